@@ -1,0 +1,305 @@
+//! What the ledger answers. Refusals are data.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::command::{Definition, Mode, RegionPlan};
+use super::hold::HoldId;
+use super::ids::{BucketId, ItemName, ItemNumber, RegionOrdinal, ShardId, UnixMs};
+
+/// The answer to one command.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Answer {
+    /// A hold was placed, changed, or found as it already was.
+    Hold {
+        /// The hold as it is now.
+        hold: HoldView,
+        /// Whether this command had been answered before and changed nothing now.
+        replayed: bool,
+    },
+    /// An item was created, configured, adjusted, or set to a mode.
+    Item {
+        /// The item as it is now.
+        item: Box<ItemView>,
+        /// Whether this command created it.
+        created: bool,
+        /// Whether this command had been answered before, or changed nothing.
+        replayed: bool,
+    },
+    /// The item was deleted.
+    Retired {
+        /// The number that will not be used again.
+        item: ItemNumber,
+    },
+    /// The key is void: every later copy of it is refused.
+    Voided,
+    /// Time advanced; `swept` holds expired.
+    Advanced {
+        /// How many.
+        swept: u32,
+    },
+    /// A bucket is open.
+    BucketOpen,
+    /// The donor's counters after a send: units and floor ever sent.
+    Sent {
+        /// Units ever sent.
+        sent: u64,
+        /// Floor ever sent.
+        floor_sent: u64,
+    },
+    /// The receiver's counter after an accept.
+    Accepted {
+        /// Units ever accepted from that donor.
+        accepted: u64,
+    },
+    /// The donor has learned.
+    Settled,
+    /// A definite no about this attempt; nothing changed.
+    Refused(Refusal),
+}
+
+/// A definite no.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Refusal {
+    /// Nothing is left.
+    SoldOut {
+        /// Whether units are held that may come back.
+        may_return: bool,
+    },
+    /// Fewer are left than were asked for, or stock is on its way.
+    InsufficientStock {
+        /// What is available now.
+        available: u64,
+    },
+    /// The buyer's limit would be passed.
+    BuyerLimit {
+        /// The limit.
+        limit: u64,
+        /// Units the buyer holds.
+        held: u64,
+        /// Units the buyer has bought.
+        sold: u64,
+    },
+    /// The item grants nothing now.
+    ItemPaused {
+        /// Why.
+        reason: PauseReason,
+    },
+    /// The item takes no more holds.
+    ItemClosed,
+    /// The sale has not begun, or is over.
+    SaleNotOpen {
+        /// When it opens.
+        opens_at: Option<UnixMs>,
+        /// When it closes.
+        closes_at: Option<UnixMs>,
+    },
+    /// The key was voided.
+    KeyVoided,
+    /// The key was used before with other content.
+    KeyReused {
+        /// The first field that differs.
+        field: String,
+    },
+    /// The hold's deadline has passed.
+    HoldExpired {
+        /// The hold.
+        hold: HoldView,
+    },
+    /// The hold is sold already.
+    HoldConfirmed {
+        /// The hold.
+        hold: HoldView,
+    },
+    /// The hold was given back, or returned.
+    HoldReleased {
+        /// The hold.
+        hold: HoldView,
+    },
+    /// The hold is not sold, so nothing can be returned.
+    NotSold {
+        /// The hold.
+        hold: HoldView,
+    },
+    /// The extensions or the lifetime of the hold are used up.
+    ExtendBudgetSpent {
+        /// How many times it was extended.
+        extends_used: u32,
+        /// The latest deadline that it can ever have.
+        latest: UnixMs,
+    },
+    /// A value breaks a rule of the item.
+    Invalid {
+        /// The field.
+        field: String,
+        /// The rule, as a sentence.
+        rule: String,
+    },
+    /// There is no such item, or it is another tenant's.
+    ItemNotFound,
+    /// There is no such region.
+    RegionNotFound,
+    /// There is no such hold, or it is another tenant's.
+    HoldNotFound,
+    /// The change would go below what is held or sold.
+    StockCommitted {
+        /// Units that would have to be available.
+        needed: u64,
+        /// Units that are.
+        available: u64,
+        /// Units held.
+        held: u64,
+        /// Units sold.
+        sold: u64,
+    },
+    /// The item has open holds.
+    OpenHolds {
+        /// Units held.
+        held: u64,
+    },
+    /// The total is changed by adjustments, not by PUT.
+    UseAdjustments {
+        /// The total now.
+        total: u64,
+    },
+    /// The revision read is not the revision now.
+    RevisionMismatch {
+        /// The revision now.
+        revision: u64,
+    },
+    /// This shard does not own that buyer, bucket or item.
+    NotOwner,
+    /// A transfer's precondition does not hold.
+    TransferRefused {
+        /// Which.
+        rule: String,
+    },
+}
+
+/// Why an item or a shard grants nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum PauseReason {
+    /// The shard has no fresh quorum.
+    QuorumLost,
+    /// An operator said so.
+    Operator,
+    /// Leadership is moving.
+    Moving,
+    /// A law was found broken.
+    Invariant,
+    /// The state is being rebuilt.
+    Restoring,
+}
+
+impl PauseReason {
+    /// Returns the word of the API and the metrics.
+    pub fn word(self) -> &'static str {
+        match self {
+            PauseReason::QuorumLost => "quorum-lost",
+            PauseReason::Operator => "operator",
+            PauseReason::Moving => "moving",
+            PauseReason::Invariant => "invariant",
+            PauseReason::Restoring => "restoring",
+        }
+    }
+}
+
+/// Where a hold stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum HoldState {
+    /// Units are set aside until the deadline.
+    Held,
+    /// Units are sold.
+    Sold,
+    /// Units were given back.
+    Released,
+    /// The deadline passed.
+    Expired,
+    /// All sold units came back.
+    Returned,
+}
+
+impl HoldState {
+    /// Returns the word of the API and the metrics.
+    pub fn word(self) -> &'static str {
+        match self {
+            HoldState::Held => "held",
+            HoldState::Sold => "sold",
+            HoldState::Released => "released",
+            HoldState::Expired => "expired",
+            HoldState::Returned => "returned",
+        }
+    }
+}
+
+/// A hold as its callers see it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HoldView {
+    /// Its id.
+    pub id: HoldId,
+    /// The item's name.
+    pub name: ItemName,
+    /// The region's name.
+    pub region: String,
+    /// The buyer, when one was named.
+    pub buyer: Option<String>,
+    /// Where it stands at ledger time: expired from its deadline on, swept or not.
+    pub state: HoldState,
+    /// Units it was placed for.
+    pub quantity: u64,
+    /// Units that are sold now (confirmed and not returned).
+    pub sold: u64,
+    /// Ledger time of its placement.
+    pub placed_at: UnixMs,
+    /// Its deadline.
+    pub expires_at: UnixMs,
+    /// Ledger time of this answer.
+    pub now: UnixMs,
+    /// How many extensions are left.
+    pub extends_left: u32,
+    /// The log index of its last change.
+    pub revision: u64,
+    /// The caller's reference.
+    pub reference: Option<String>,
+}
+
+/// An item as its callers see it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ItemView {
+    /// Its name.
+    pub name: ItemName,
+    /// Its number.
+    pub number: ItemNumber,
+    /// Its home shard.
+    pub home: ShardId,
+    /// Units that exist.
+    pub total: u64,
+    /// Changes with every definition, total or mode.
+    pub revision: u64,
+    /// What its buyers may do.
+    pub mode: Mode,
+    /// Whether a broken law paused it.
+    pub invariant_broken: bool,
+    /// Its definition.
+    pub definition: Definition,
+    /// The default region's name.
+    pub default_region: String,
+    /// Its regions by name.
+    pub regions: BTreeMap<String, RegionPlan>,
+    /// Its buckets.
+    pub buckets: Vec<BucketPlacement>,
+    /// Ledger time of its creation.
+    pub created_at: UnixMs,
+}
+
+/// Where a bucket lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BucketPlacement {
+    /// The bucket.
+    pub bucket: BucketId,
+    /// Its shard.
+    pub shard: ShardId,
+    /// Its region.
+    pub region: RegionOrdinal,
+}
