@@ -158,7 +158,7 @@ impl Ledger {
 }
 
 /// Counts for metrics.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Figures {
     /// Items that exist.
     pub items: u64,

@@ -1,0 +1,154 @@
+//! The desk: what the HTTP room (and the peers that forward) may ask of this node.
+
+use futures_util::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+
+use super::status::NodeStatus;
+use crate::ledger::{Answer, Command, CommitPoint, Found, NodeId, PauseReason, Query, ShardId};
+use crate::runtime::Instant;
+
+/// One question with the time that its caller still has.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// The question.
+    pub question: Question,
+    /// Past this moment nothing is proposed, and the caller gets an answer by it.
+    pub deadline: Instant,
+    /// How fresh the answer to a query must be.
+    pub consistency: Consistency,
+    /// What to do when another node leads the shard.
+    pub hop: Hop,
+}
+
+/// A command or a query; it names its own shard.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Question {
+    /// May change the ledger.
+    Command(Command),
+    /// Changes nothing.
+    Query {
+        /// The query.
+        query: Query,
+        /// The shard asked; `None` where the query names an item or a hold that routes itself.
+        shard: Option<ShardId>,
+    },
+}
+
+/// How fresh the answer to a query must be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Consistency {
+    /// This node's replica, as it is.
+    Local,
+    /// The leader's memory, after the freshness check.
+    Leader,
+    /// A read index: true at some moment between question and answer.
+    Linearizable,
+}
+
+/// What to do with a question whose shard is led elsewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hop {
+    /// Forward it, once.
+    Forward,
+    /// Say who leads ([`Outcome::Elsewhere`]).
+    Redirect,
+}
+
+/// The answer to a [`Request`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reply {
+    /// What came of it.
+    pub outcome: Outcome,
+    /// The log position that the answer rests on, where a shard's state was asked.
+    pub commit: Option<CommitPoint>,
+    /// Who leads the shard, as far as this node knows.
+    pub leader: Option<NodeId>,
+}
+
+/// What came of a question.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Outcome {
+    /// The ledger's (or, for refusals and replays, the gate's) answer.
+    Answered(Answer),
+    /// The query's answer.
+    Found(Found),
+    /// The key is in flight: its outcome is not decided yet (receipts only).
+    InFlight,
+    /// Nothing was taken: the shard grants nothing now. Retry with the same key.
+    Paused(PauseReason),
+    /// Nothing was taken: too much is queued. Retry with the same key.
+    Overloaded,
+    /// Nothing was taken: the deadline came before anything was proposed.
+    Late,
+    /// It was proposed and not answered: it may still commit.
+    Unknown,
+    /// Another node leads ([`Hop::Redirect`] only).
+    Elsewhere {
+        /// Its id.
+        node: NodeId,
+        /// Its HTTP address, `host:port`.
+        http: String,
+    },
+    /// This node belongs to no cluster yet, or was stopped; the words say what to do.
+    NotServing(String),
+}
+
+/// What a node offers to those who speak for its callers.
+pub trait Desk: Send + Sync + 'static {
+    /// Answers one question by its deadline, on whichever node it must be asked.
+    fn ask(&self, request: Request) -> BoxFuture<'static, Reply>;
+
+    /// Answers many questions of one caller in one go, densely and in order. Each is a decision of
+    /// its own.
+    fn ask_many(&self, requests: Vec<Request>) -> BoxFuture<'static, Vec<Reply>>;
+
+    /// Tells how the node and its shards are.
+    fn status(&self) -> NodeStatus;
+
+    /// First step of `cluster init` on an empty node: it takes the identity that it is given, makes
+    /// its log, and tells the log's uuid. The same offer again gives the same answer.
+    fn adopt(&self, offer: Adopt) -> BoxFuture<'static, Result<Adopted, String>>;
+
+    /// Second step, asked of every node: opens the shards with these members. The node that stands
+    /// first in a shard's order of preference founds its Raft group.
+    fn begin(&self, members: Vec<MemberSpec>) -> BoxFuture<'static, Result<(), String>>;
+}
+
+/// The identity that `cluster init` gives to an empty node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Adopt {
+    /// The cluster, 16 random bytes in hex.
+    pub cluster_id: String,
+    /// The node's id from now on.
+    pub node: NodeId,
+    /// What every replica agrees on.
+    pub settings: crate::ledger::Settings,
+}
+
+/// What an empty node answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Adopted {
+    /// Its new log, 16 random bytes in hex.
+    pub log_uuid: String,
+    /// Where its peers reach it.
+    pub peer_addr: String,
+    /// Where services reach it.
+    pub http_addr: String,
+    /// Its region.
+    pub region: String,
+}
+
+/// A member of the cluster.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct MemberSpec {
+    /// Its id.
+    pub node: NodeId,
+    /// Its log, 16 bytes in hex: peers accept votes and appends from no other pair.
+    pub log_uuid: String,
+    /// Where its peers reach it.
+    pub peer_addr: String,
+    /// Where services reach it.
+    pub http_addr: String,
+    /// Its region.
+    pub region: String,
+}

@@ -1,0 +1,157 @@
+//! How a node and its shards are, for `/readyz`, `/metrics`, `/admin/v1/cluster` and `status`.
+
+use serde::{Deserialize, Serialize};
+
+use super::desk::MemberSpec;
+use crate::ledger::{Figures, LeaderId, LogIndex, NodeId, PauseReason, ShardId, UnixMs};
+
+/// One node, as it sees itself and its cluster.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct NodeStatus {
+    /// The cluster in hex; `None` before `cluster init`.
+    pub cluster_id: Option<String>,
+    /// This node.
+    pub node: NodeId,
+    /// Where services reach it.
+    pub http_addr: String,
+    /// Its region.
+    pub region: String,
+    /// The members that this node knows, in the order of their ids.
+    pub members: Vec<MemberSpec>,
+    /// One for each shard, in order.
+    pub shards: Vec<ShardStatus>,
+    /// The write-ahead log.
+    pub log: LogStatus,
+    /// Why the node takes no part any more, when it does not.
+    pub stopped: Option<String>,
+    /// Milliseconds since it started.
+    pub uptime_ms: u64,
+    /// Its wall clock.
+    pub wall_clock: UnixMs,
+}
+
+/// What part a replica plays.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Role {
+    /// It leads.
+    Leader,
+    /// It follows and votes.
+    Follower,
+    /// It asks for votes.
+    Candidate,
+    /// It follows and does not vote.
+    #[default]
+    Learner,
+    /// It is stopped.
+    Stopped,
+}
+
+/// One shard on this node.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ShardStatus {
+    /// The shard.
+    pub shard: ShardId,
+    /// This replica's part.
+    pub role: Role,
+    /// The leadership that it knows.
+    pub leader: Option<LeaderId>,
+    /// Its Raft term.
+    pub term: u64,
+    /// Who votes.
+    pub voters: Vec<NodeId>,
+    /// Who follows without a vote.
+    pub learners: Vec<NodeId>,
+    /// On the leader: each follower's last acknowledged index.
+    pub matched: Vec<(NodeId, LogIndex)>,
+    /// The last index in this replica's log.
+    pub last_log: LogIndex,
+    /// The last index applied here.
+    pub applied: LogIndex,
+    /// The index up to which the log is purged.
+    pub purged: LogIndex,
+    /// On the leader: how long ago a quorum last acknowledged it, in ms.
+    pub quorum_age_ms: Option<u64>,
+    /// Why the shard grants nothing now, as this node sees it.
+    pub paused: Option<PauseReason>,
+    /// Ledger time.
+    pub ledger_now: UnixMs,
+    /// The digest at `applied`, in hex.
+    pub digest: String,
+    /// Counts of the ledger.
+    pub figures: Figures,
+    /// Counts and times of the gate and the batcher.
+    pub traffic: Traffic,
+    /// The last checkpoint's index.
+    pub checkpoint: LogIndex,
+    /// Bytes of the two page databases.
+    pub checkpoint_bytes: u64,
+    /// Why this replica failed, when it did.
+    pub failed: Option<String>,
+}
+
+/// Counts since the start of one shard on this node, as leader.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Traffic {
+    /// Holds granted.
+    pub granted: u64,
+    /// Replays answered.
+    pub replayed: u64,
+    /// Refusals by the word of the problem, from gate and ledger.
+    pub refused: Vec<(String, u64)>,
+    /// Refusals and replays that were answered from memory, with nothing proposed.
+    pub from_memory: u64,
+    /// Requests answered `outcome-unknown`.
+    pub unknown: u64,
+    /// Requests refused because the shard was paused.
+    pub paused: u64,
+    /// Requests shed.
+    pub shed: u64,
+    /// Requests forwarded to the leader elsewhere.
+    pub forwarded: u64,
+    /// Commands proposed.
+    pub commands: u64,
+    /// Entries proposed.
+    pub entries: u64,
+    /// Requests waiting in the gate now.
+    pub queued: u64,
+    /// Keys in flight now.
+    pub in_flight: u64,
+    /// Requests parked now.
+    pub parked: u64,
+    /// Proposal to answer.
+    pub commit_seconds: Histogram,
+    /// Time that applying an entry took.
+    pub apply_seconds: Histogram,
+    /// Commands an entry.
+    pub batch_commands: Histogram,
+}
+
+/// A histogram with fixed bounds.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Histogram {
+    /// Upper bounds, rising; an implicit one of infinity follows.
+    pub bounds: Vec<f64>,
+    /// How many fell at or below each bound and above the one before; one more than bounds.
+    pub counts: Vec<u64>,
+    /// Sum of all values.
+    pub sum: f64,
+}
+
+/// The write-ahead log of a node.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct LogStatus {
+    /// Segment files.
+    pub segments: u64,
+    /// Bytes in them.
+    pub bytes: u64,
+    /// Syncs done.
+    pub syncs: u64,
+    /// Age of the oldest append that is not synced, in ms.
+    pub oldest_unsynced_ms: Option<u64>,
+    /// Why the log takes nothing any more, when it does not.
+    pub failed: Option<String>,
+    /// Time that a sync took.
+    pub sync_seconds: Histogram,
+    /// Free bytes on its disk.
+    pub disk_free_bytes: u64,
+}
