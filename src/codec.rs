@@ -50,6 +50,16 @@ pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, CodecError> {
     Ok(options().serialize(value)?)
 }
 
+/// Encodes a value behind the bytes that are there already.
+///
+/// # Errors
+///
+/// [`CodecError::Bincode`] when it is larger than [`RECORD_BYTES_MAX`]; `bytes` may then end in a
+/// part of it.
+pub fn encode_into<T: Serialize>(bytes: &mut Vec<u8>, value: &T) -> Result<(), CodecError> {
+    Ok(options().serialize_into(bytes, value)?)
+}
+
 /// Decodes a value from exactly these bytes.
 ///
 /// # Errors

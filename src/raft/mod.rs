@@ -1,1 +1,22 @@
-//! To come.
+//! The only room that names openraft: log store, state machine, network, and the start of a shard.
+//!
+//! Above this room a Raft group is a [`Group`]: something that can be proposed to, asked who leads
+//! it and how fresh that is, and told to make checkpoints. Below it are the log and the pages.
+
+mod checkpointing;
+mod entry;
+mod group;
+mod log_store;
+mod machine;
+mod network;
+mod replica;
+mod serving;
+mod snapshot;
+mod start;
+
+pub use entry::{Applied, EntryBuilder, Member, Payload};
+pub use group::{Group, GroupState, Leadership, Proposal, ProposeError, Role};
+pub use network::PeerBook;
+pub use replica::{AppliedState, Replica};
+pub use serving::{RaftConversation, SnapshotConversation};
+pub use start::{StartError, StartOptions, start_group};

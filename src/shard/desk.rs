@@ -152,3 +152,23 @@ pub struct MemberSpec {
     /// Its region.
     pub region: String,
 }
+
+/// Reads 16 bytes from 32 hexadecimal digits; `None` for anything else.
+pub fn uuid_bytes(hex: &str) -> Option<[u8; 16]> {
+    let digits = hex.as_bytes();
+    if digits.len() != 32 {
+        return None;
+    }
+    let mut bytes = [0; 16];
+    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+        let high = char::from(pair[0]).to_digit(16)?;
+        let low = char::from(pair[1]).to_digit(16)?;
+        *byte = u8::try_from(high * 16 + low).ok()?;
+    }
+    Some(bytes)
+}
+
+/// Writes 16 bytes as 32 hexadecimal digits.
+pub fn uuid_hex(bytes: &[u8; 16]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

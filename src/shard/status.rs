@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::desk::MemberSpec;
+pub use crate::raft::Role;
 use crate::ledger::{Figures, LeaderId, LogIndex, NodeId, PauseReason, ShardId, UnixMs};
 
 /// One node, as it sees itself and its cluster.
@@ -28,22 +29,6 @@ pub struct NodeStatus {
     pub uptime_ms: u64,
     /// Its wall clock.
     pub wall_clock: UnixMs,
-}
-
-/// What part a replica plays.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Role {
-    /// It leads.
-    Leader,
-    /// It follows and votes.
-    Follower,
-    /// It asks for votes.
-    Candidate,
-    /// It follows and does not vote.
-    #[default]
-    Learner,
-    /// It is stopped.
-    Stopped,
 }
 
 /// One shard on this node.

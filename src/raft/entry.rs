@@ -1,0 +1,207 @@
+//! What openraft carries for us: the entry's payload, the member's record, the answer of an entry.
+//!
+//! A payload is opaque bytes from the batcher to the ledger: they are encoded once on the leader and
+//! decoded once on each replica, when the entry is applied. The log and the network copy them.
+
+use std::fmt;
+
+use bytes::Bytes;
+use openraft::EntryPayload;
+use openraft::type_config::alias::{EntryOf, LogIdOf};
+use serde::{Deserialize, Serialize};
+
+use crate::codec::{self, CodecError};
+use crate::ledger::{Answer, Batch, Command, LeaderId, LogIndex, NodeId, UnixMs};
+use crate::storage::{LogEntry, LogPosition};
+
+openraft::declare_raft_types!(
+    /// The types of every Raft group. Leader ids are (term, node).
+    pub(crate) TypeConfig:
+        D = Payload,
+        R = Applied,
+        NodeId = u64,
+        Node = Member,
+        AsyncRuntime = crate::runtime::Rt,
+);
+
+/// An entry's command batch, encoded: one tag byte, then the bincode of a [`Batch`].
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Payload(pub Bytes);
+
+impl fmt::Debug for Payload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Payload({} bytes)", self.0.len())
+    }
+}
+
+impl fmt::Display for Payload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.0.len())
+    }
+}
+
+impl Payload {
+    /// Decodes the batch.
+    ///
+    /// # Errors
+    ///
+    /// [`CodecError`] when the bytes are not a batch that this build knows; the node must stop then.
+    pub fn batch(&self) -> Result<Batch, CodecError> {
+        match self.0.split_first() {
+            Some((&TAG_BATCH, bytes)) => codec::decode(bytes),
+            Some(_) | None => Err(CodecError::Envelope("not a command batch")),
+        }
+    }
+}
+
+/// Builds a [`Payload`] command by command, up to a bound in bytes.
+#[derive(Debug)]
+pub struct EntryBuilder {
+    bytes: Vec<u8>,
+    count: u64,
+    /// Where the last command begins.
+    last: usize,
+    bytes_max: usize,
+}
+
+/// Tag, stamp and number of commands come before the first command.
+const BATCH_HEADER_BYTES: usize = 1 + 8 + 8;
+
+impl EntryBuilder {
+    /// Starts an entry of at most `bytes_max` bytes; one command always fits.
+    pub fn new(bytes_max: usize) -> EntryBuilder {
+        let mut bytes = Vec::with_capacity(bytes_max.min(8 << 10));
+        bytes.resize(BATCH_HEADER_BYTES, 0);
+        EntryBuilder { bytes, count: 0, last: BATCH_HEADER_BYTES, bytes_max }
+    }
+
+    /// Adds a command, or says `false` when it does not fit any more.
+    pub fn push(&mut self, command: &Command) -> bool {
+        let before = self.bytes.len();
+        let encoded = codec::encode_into(&mut self.bytes, command).is_ok();
+        if !encoded || (self.count > 0 && self.bytes.len() > self.bytes_max) {
+            self.bytes.truncate(before);
+            return false;
+        }
+        self.count += 1;
+        self.last = before;
+        true
+    }
+
+    /// Takes the command back that was added last. Only once after each [`EntryBuilder::push`].
+    pub fn pop(&mut self) {
+        self.bytes.truncate(self.last);
+        self.count -= 1;
+    }
+
+    /// Returns how many bytes the entry has.
+    pub fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Returns how many commands are in.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Stamps the entry and closes it.
+    pub fn finish(mut self, stamp: UnixMs) -> Payload {
+        self.bytes[0] = TAG_BATCH;
+        self.bytes[1..9].copy_from_slice(&stamp.0.to_le_bytes());
+        self.bytes[9..17].copy_from_slice(&self.count.to_le_bytes());
+        Payload(Bytes::from(self.bytes))
+    }
+}
+
+/// A member of a group as its membership entries record it. Peers accept votes and appends from no
+/// other pair of (node id, log uuid).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// The member's log.
+    pub log_uuid: [u8; 16],
+    /// Where its peers reach it.
+    pub peer_addr: String,
+    /// Where services reach it.
+    pub http_addr: String,
+    /// Its region.
+    pub region: String,
+}
+
+/// What applying an entry answered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Applied {
+    /// Where the entry stands.
+    pub position: LogPosition,
+    /// Ledger time after it.
+    pub now: UnixMs,
+    /// One answer a command.
+    pub answers: Vec<Answer>,
+}
+
+const TAG_BLANK: u8 = 0;
+const TAG_BATCH: u8 = 1;
+const TAG_MEMBERSHIP: u8 = 2;
+
+pub(crate) fn position_of(id: &LogIdOf<TypeConfig>) -> LogPosition {
+    let leader = id.committed_leader_id();
+    LogPosition {
+        leader: LeaderId { term: leader.term, node: NodeId(leader.node_id) },
+        index: LogIndex(id.index()),
+    }
+}
+
+pub(crate) fn log_id_of(position: LogPosition) -> LogIdOf<TypeConfig> {
+    let leader = openraft::impls::leader_id_adv::LeaderId {
+        term: position.leader.term,
+        node_id: position.leader.node.0,
+    };
+    LogIdOf::<TypeConfig>::new(leader, position.index.0)
+}
+
+/// Turns openraft's entry into the log's.
+pub(crate) fn to_log(entry: &EntryOf<TypeConfig>) -> Result<LogEntry, CodecError> {
+    let payload = match &entry.payload {
+        EntryPayload::Blank => Bytes::from_static(&[TAG_BLANK]),
+        EntryPayload::Normal(payload) => payload.0.clone(),
+        EntryPayload::Membership(membership) => {
+            let mut bytes = vec![TAG_MEMBERSHIP];
+            codec::encode_into(&mut bytes, membership)?;
+            Bytes::from(bytes)
+        }
+    };
+    Ok(LogEntry { position: position_of(&entry.log_id), payload })
+}
+
+/// Turns the log's entry into openraft's.
+pub(crate) fn from_log(entry: LogEntry) -> Result<EntryOf<TypeConfig>, CodecError> {
+    let payload = match entry.payload.first() {
+        Some(&TAG_BLANK) if entry.payload.len() == 1 => EntryPayload::Blank,
+        Some(&TAG_BATCH) => EntryPayload::Normal(Payload(entry.payload)),
+        Some(&TAG_MEMBERSHIP) => EntryPayload::Membership(codec::decode(&entry.payload[1..])?),
+        Some(_) | None => return Err(CodecError::Envelope("not a kind of entry this build knows")),
+    };
+    Ok(EntryOf::<TypeConfig> { log_id: log_id_of(entry.position), payload })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_built_command_by_command_decodes_to_its_batch() {
+        let mut builder = EntryBuilder::new(64 << 10);
+        for _ in 0..3 {
+            assert!(builder.push(&Command::Advance));
+        }
+        let batch = builder.finish(UnixMs(77)).batch().expect("a batch");
+        assert_eq!(batch, Batch { stamp: UnixMs(77), commands: vec![Command::Advance; 3] });
+    }
+
+    #[test]
+    fn an_entry_is_bounded_in_bytes_but_takes_one_command_always() {
+        let mut builder = EntryBuilder::new(BATCH_HEADER_BYTES + 4);
+        assert!(builder.push(&Command::Advance));
+        assert!(!builder.push(&Command::Advance));
+        assert_eq!(builder.finish(UnixMs(1)).batch().expect("a batch").commands.len(), 1);
+    }
+}

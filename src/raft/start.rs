@@ -1,0 +1,280 @@
+//! The start of one shard's group, before openraft sees anything.
+//!
+//! openraft neither allows nor repairs a state machine behind the purged log: it would sit as a
+//! silent learner and panic at the first commit. So, idempotently and safe against crashes: (a) load
+//! the newer good database, else the older, else fetch one from any member, until one is at or past
+//! the purge point; (b) it is made current first; (c) reconcile the log with it; (d) the membership
+//! comes from the checkpoint, never empty when something was purged.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use openraft::type_config::alias::StoredMembershipOf;
+use openraft::{Config, SnapshotPolicy};
+
+use super::entry::TypeConfig;
+use super::group::Group;
+use super::log_store::LogStore;
+use super::machine::Machine;
+use super::network::{PeerBook, Peers, kind};
+use super::replica::Replica;
+use super::snapshot::{Incoming, WirePage, membership_of};
+use crate::codec;
+use crate::ledger::{Ledger, LogIndex, NodeId, PageKey, Settings, ShardId};
+use crate::peer::{Lane, Network};
+use crate::runtime;
+use crate::storage::{
+    CheckpointHeader, Checkpoints, LogPosition, PageDesk, ShardLog,
+};
+
+/// How long one message of a fetched checkpoint may take.
+const FETCH_MESSAGE_MAX: Duration = Duration::from_secs(10);
+
+/// What a shard's group needs to start.
+#[derive(Debug, Clone)]
+pub struct StartOptions {
+    /// This node.
+    pub node: NodeId,
+    /// The shard.
+    pub shard: ShardId,
+    /// What every replica agrees on.
+    pub settings: Settings,
+    /// The members, to fetch a checkpoint from when none is left here.
+    pub peers: PeerBook,
+    /// Time between heartbeats.
+    pub heartbeat: Duration,
+    /// The shortest election timeout.
+    pub election_min: Duration,
+    /// The longest election timeout.
+    pub election_max: Duration,
+    /// The most bytes of entries in one append.
+    pub append_bytes_max: usize,
+    /// Pages encoded in one slice of a checkpoint.
+    pub cut_pages: usize,
+    /// Whether this node may stand for election from the start.
+    pub electable: bool,
+}
+
+/// Why a shard does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The files, or those of a peer, could not be used.
+    #[error("shard {shard}: {error}")]
+    Io {
+        /// The shard.
+        shard: ShardId,
+        /// What happened.
+        error: io::Error,
+    },
+    /// No checkpoint at or past the purge point is left here, and no member gave one.
+    #[error(
+        "shard {shard}: its log begins after {purged:?}, no good checkpoint reaches that far, and no \
+         member gave one; start the others first, or replace this node"
+    )]
+    NoCheckpoint {
+        /// The shard.
+        shard: ShardId,
+        /// The purge point.
+        purged: LogPosition,
+    },
+    /// openraft did not start.
+    #[error("shard {shard}: {why}")]
+    Raft {
+        /// The shard.
+        shard: ShardId,
+        /// Its words.
+        why: String,
+    },
+}
+
+/// Starts a shard's group on this thread's runtime.
+///
+/// # Errors
+///
+/// [`StartError`]; nothing that was acknowledged is lost by any of them.
+pub async fn start_group(
+    log: ShardLog,
+    checkpoints: Checkpoints,
+    desk: PageDesk,
+    network: Network,
+    options: StartOptions,
+) -> Result<Group, StartError> {
+    let shard = options.shard;
+    let io = |error: io::Error| StartError::Io { shard, error };
+    let loaded = load(&log, &checkpoints, &desk, &network, &options).await?;
+    reconcile(&log, loaded.position).await.map_err(io)?;
+    let Loaded { ledger, position, membership } = loaded;
+    let settings = options.settings.clone();
+    let replica = Arc::new(Replica::new(shard, settings, ledger, position, membership));
+    let checkpoints = Arc::new(checkpoints);
+    let machine =
+        Machine::new(Arc::clone(&replica), Arc::clone(&checkpoints), options.cut_pages);
+    let store = LogStore::new(log, options.append_bytes_max);
+    let peers = Peers::new(network, shard);
+    let config = config(&options).map_err(|error| StartError::Raft { shard, why: error })?;
+    let raft = openraft::Raft::new(options.node.0, Arc::new(config), peers, store, machine)
+        .await
+        .map_err(|fatal| StartError::Raft { shard, why: fatal.to_string() })?;
+    let group = Group { raft, replica, checkpoints, cut_pages: options.cut_pages };
+    group.set_electable(options.electable);
+    Ok(group)
+}
+
+fn config(options: &StartOptions) -> Result<Config, String> {
+    let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let config = Config {
+        cluster_name: format!("holdfast-{}", options.shard),
+        heartbeat_interval: ms(options.heartbeat),
+        heartbeat_min_interval: Some(ms(options.heartbeat) / 2),
+        election_timeout_min: ms(options.election_min),
+        election_timeout_max: ms(options.election_max),
+        install_snapshot_timeout: 10_000,
+        max_payload_entries: 300,
+        snapshot_policy: SnapshotPolicy::Never,
+        max_in_snapshot_log_to_keep: u64::MAX,
+        purge_batch_size: 256,
+        enable_pre_vote: Some(true),
+        broadcast_submitted_on_append: Some(true),
+        enable_leader_restore: Some(false),
+        api_channel_size: Some(1024),
+        notification_channel_size: Some(1024),
+        state_machine_channel_size: Some(1024),
+        ..Config::default()
+    };
+    config.validate().map_err(|error| error.to_string())
+}
+
+struct Loaded {
+    ledger: Ledger,
+    position: Option<LogPosition>,
+    membership: StoredMembershipOf<TypeConfig>,
+}
+
+/// Loads the ledger from the best checkpoint there is.
+async fn load(
+    log: &ShardLog,
+    checkpoints: &Checkpoints,
+    desk: &PageDesk,
+    network: &Network,
+    options: &StartOptions,
+) -> Result<Loaded, StartError> {
+    let shard = options.shard;
+    let io = |error: io::Error| StartError::Io { shard, error };
+    let purged = log.state().purged;
+    for (turn, header) in checkpoints.candidates() {
+        let reaches = header.state.position.map(|at| at.index) >= purged.map(|at| at.index);
+        if !reaches {
+            tracing::warn!(%shard, ?turn, "a checkpoint ends before the log begins");
+            continue;
+        }
+        let (header, pages) = match checkpoints.load(turn).await {
+            Ok(loaded) => loaded,
+            Err(error) => {
+                tracing::error!(%shard, ?turn, %error, "a checkpoint cannot be loaded");
+                continue;
+            }
+        };
+        match made_of(shard, &options.settings, &header, pages) {
+            Ok(loaded) => return Ok(loaded),
+            Err(why) => {
+                checkpoints.mark_damaged(turn, &why).await.map_err(|e| io(e.into()))?;
+            }
+        }
+    }
+    let Some(purged) = purged else {
+        // Nothing was ever purged, so the log has everything from its first entry on.
+        let ledger = Ledger::new(shard, options.settings.clone());
+        return Ok(Loaded { ledger, position: None, membership: StoredMembershipOf::<TypeConfig>::default() });
+    };
+    fetch(checkpoints, desk, network, options, purged).await
+}
+
+fn made_of(
+    shard: ShardId,
+    settings: &Settings,
+    header: &CheckpointHeader,
+    pages: Vec<(PageKey, Vec<u8>)>,
+) -> Result<Loaded, String> {
+    let ledger = Ledger::load(shard, settings.clone(), pages.into_iter())
+        .map_err(|error| error.to_string())?;
+    if ledger.digest() != header.state.digest {
+        return Err("its pages do not have the digest of its header".to_owned());
+    }
+    let membership = membership_of(header).map_err(|error| error.to_string())?;
+    Ok(Loaded { ledger, position: header.state.position, membership })
+}
+
+/// Fetches a checkpoint from any member that has one at or past the purge point.
+async fn fetch(
+    checkpoints: &Checkpoints,
+    desk: &PageDesk,
+    network: &Network,
+    options: &StartOptions,
+    purged: LogPosition,
+) -> Result<Loaded, StartError> {
+    let shard = options.shard;
+    for peer in options.peers.others(options.node) {
+        let node = peer.node;
+        tracing::info!(%shard, from = %node, "fetching a checkpoint");
+        let link = network.link(peer, Some(shard), Lane::Snapshot);
+        match fetch_from(&link, checkpoints, desk, options, purged).await {
+            Ok(loaded) => return Ok(loaded),
+            Err(error) => tracing::warn!(%shard, from = %node, %error, "no checkpoint from there"),
+        }
+    }
+    Err(StartError::NoCheckpoint { shard, purged })
+}
+
+async fn fetch_from(
+    link: &crate::peer::Link,
+    checkpoints: &Checkpoints,
+    desk: &PageDesk,
+    options: &StartOptions,
+    purged: LogPosition,
+) -> io::Result<Loaded> {
+    let ask = async |kind: u16, body: Vec<u8>| {
+        let deadline = runtime::now() + FETCH_MESSAGE_MAX;
+        link.send(kind, body.into(), deadline).await.map_err(io::Error::other)
+    };
+    let header = ask(kind::FETCH_HEADER, Vec::new()).await?;
+    let header: Option<CheckpointHeader> = codec::decode(&header).map_err(io::Error::other)?;
+    let header = header.ok_or_else(|| io::Error::other("that member has no checkpoint"))?;
+    if header.state.position.map(|at| at.index) < Some(purged.index) {
+        return Err(io::Error::other("that member's checkpoint ends before this log begins"));
+    }
+    let mut incoming = Incoming::begin(checkpoints, header).await?;
+    let mut after: Option<Vec<u8>> = None;
+    loop {
+        let body = codec::encode(&after).map_err(io::Error::other)?;
+        let pages = ask(kind::FETCH_PAGES, body).await?;
+        let pages: Vec<WirePage> = codec::decode(&pages).map_err(io::Error::other)?;
+        let Some((last, _)) = pages.last() else { break };
+        after = Some(last.clone());
+        incoming.write(pages).await?;
+    }
+    let (shard, settings) = (options.shard, options.settings.clone());
+    let received = desk.run(move || incoming.finish(shard, settings)).await??;
+    let header = received.receiver.finish(&received.header).await?;
+    let membership = membership_of(&header)?;
+    Ok(Loaded { ledger: received.ledger, position: header.state.position, membership })
+}
+
+/// Makes the log agree with the checkpoint: keeps the tail behind it if the log has the checkpoint's
+/// entry, and otherwise drops everything after the purge point and begins at the checkpoint.
+async fn reconcile(log: &ShardLog, checkpoint: Option<LogPosition>) -> io::Result<()> {
+    let Some(checkpoint) = checkpoint else { return Ok(()) };
+    let state = log.state();
+    if state.purged == Some(checkpoint) {
+        return Ok(());
+    }
+    let at = checkpoint.index.0;
+    let there = log.read(at..at.saturating_add(1), 1)?;
+    if there.first().is_some_and(|entry| entry.position == checkpoint) {
+        return Ok(());
+    }
+    tracing::warn!(?checkpoint, last = ?state.last, "the log does not lead to the checkpoint");
+    let keep: Option<LogIndex> = state.purged.map(|at| at.index);
+    log.truncate_after(keep).await?;
+    log.purge(checkpoint).await
+}

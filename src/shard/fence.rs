@@ -1,0 +1,107 @@
+//! When memory may answer.
+//!
+//! A refusal, a replay or a `not_found` leaves a leader only if, *checked after the memory was read*:
+//! an entry of this very leadership has been applied here; this leadership was not marked for
+//! transfer; and the last quorum acknowledgement is younger than `pause_after`, which is shorter
+//! than the lease. Then no other leadership can have granted anything that the memory does not show:
+//! a later one is elected only by a quorum that has not heard this one for the length of a lease,
+//! and the acknowledgement is dated by when its message was *sent*. A process that was stopped for
+//! three seconds reads its memory, looks at the clock, and finds the acknowledgement too old.
+
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::ledger::{LeaderId, PauseReason};
+use crate::raft::{Group, Leadership};
+use crate::runtime;
+use crate::storage::LogPosition;
+
+/// One shard's fence.
+#[derive(Debug)]
+pub(crate) struct Fence {
+    group: Group,
+    pause_after: Duration,
+    /// The leadership that was marked for transfer or for the node's stop: its gate is closed.
+    closed: Mutex<Option<LeaderId>>,
+    /// The node takes no part any more: its log failed, or its clock is wild.
+    barred: Mutex<Option<PauseReason>>,
+}
+
+impl Fence {
+    pub(crate) fn new(group: Group, pause_after: Duration) -> Fence {
+        Fence { group, pause_after, closed: Mutex::new(None), barred: Mutex::new(None) }
+    }
+
+    /// Returns this node's leadership, fresh or not.
+    pub(crate) fn leadership(&self) -> Option<Leadership> {
+        self.group.leadership()
+    }
+
+    /// Closes the gate of the present leadership for good: what comes after openraft was asked to
+    /// transfer it is for another. Returns the leadership closed.
+    pub(crate) fn close(&self) -> Option<LeaderId> {
+        let leadership = self.leadership()?;
+        *self.closed.lock() = Some(leadership.id);
+        Some(leadership.id)
+    }
+
+    /// Opens the gate again when a transfer that was asked for did not happen.
+    pub(crate) fn reopen(&self, leadership: LeaderId) {
+        let mut closed = self.closed.lock();
+        if *closed == Some(leadership) {
+            *closed = None;
+        }
+    }
+
+    /// Bars this node from answering anything, or lifts the bar.
+    pub(crate) fn bar(&self, reason: Option<PauseReason>) {
+        *self.barred.lock() = reason;
+    }
+
+    /// Tells whether this leadership may propose: it leads, its gate is open, its quorum is fresh.
+    ///
+    /// # Errors
+    ///
+    /// Why not.
+    pub(crate) fn may_propose(&self) -> Result<LeaderId, PauseReason> {
+        if let Some(reason) = *self.barred.lock() {
+            return Err(reason);
+        }
+        let Some(leadership) = self.leadership() else { return Err(PauseReason::Moving) };
+        if *self.closed.lock() == Some(leadership.id) {
+            return Err(PauseReason::Moving);
+        }
+        if !self.is_fresh(&leadership) {
+            return Err(PauseReason::QuorumLost);
+        }
+        Ok(leadership.id)
+    }
+
+    /// Tells whether an answer may leave that was read from memory *before this call*, at a state
+    /// whose last applied entry is `applied`.
+    ///
+    /// # Errors
+    ///
+    /// Why not.
+    pub(crate) fn may_answer(&self, applied: Option<LogPosition>) -> Result<LeaderId, PauseReason> {
+        let leader = self.may_propose()?;
+        if applied.map(|position| position.leader) == Some(leader) {
+            Ok(leader)
+        } else {
+            Err(PauseReason::Restoring)
+        }
+    }
+
+    /// Tells whether this node leads and its quorum is not fresh.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.leadership().is_some_and(|leadership| !self.is_fresh(&leadership))
+    }
+
+    fn is_fresh(&self, leadership: &Leadership) -> bool {
+        leadership.acked.is_some_and(|acked| {
+            let now = runtime::now();
+            now <= acked || now - acked < self.pause_after
+        })
+    }
+}

@@ -1,0 +1,294 @@
+//! The gate: what may be answered from memory, what waits, and what goes into the log.
+//!
+//! Receipts come before stock, always. In this order: a key in flight is joined; applied state
+//! answers (a replay or a refusal), if the fence lets memory answer; only in-flight units in the way
+//! parks the question until those entries are decided, since refusing on units that may yet not
+//! commit is not linearizable; otherwise it is admitted. The gate can be wrong, never unsafe: the
+//! ledger checks everything again.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::ask::{Ask, GateLane, Outgoing};
+use super::desk::{Consistency, Outcome, Question, Reply};
+use super::fence::Fence;
+use super::flight::{Claim, FlightBoard, FlightKey, Flights};
+use super::home::reply;
+use super::meter::Meter;
+use crate::ledger::{
+    Answer, Command, CommitPoint, Demand, Foreseen, Found, KeyScope, PauseReason, Query, Receipt,
+    ShardId,
+};
+use crate::raft::Replica;
+use crate::storage::LogPosition;
+
+/// A question that was admitted and waits for its entry.
+#[derive(Debug)]
+pub(crate) struct Admitted {
+    pub(crate) ask: Ask,
+    pub(crate) claim: Claim,
+}
+
+/// One shard's gate. Belongs to the shard's single writer.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    pub(crate) shard: ShardId,
+    pub(crate) replica: Arc<Replica>,
+    pub(crate) fence: Arc<Fence>,
+    pub(crate) meter: Arc<Meter>,
+    pub(crate) board: Arc<FlightBoard>,
+    pub(crate) flights: Flights,
+    pub(crate) places: VecDeque<Admitted>,
+    pub(crate) finishes: VecDeque<Admitted>,
+    pub(crate) parked: VecDeque<Ask>,
+    pub(crate) park_max: usize,
+    pub(crate) out: Outgoing,
+}
+
+/// What the gate makes of a question.
+enum Judged {
+    Reply(Reply),
+    Join(FlightKey),
+    Park,
+    Admit(Claim),
+}
+
+impl Gate {
+    /// Takes a question in: answers, joins, parks or admits it.
+    pub(crate) fn take(&mut self, ask: Ask) {
+        if !ask.is_wanted() {
+            self.meter.leave(GateLane::of(&ask.question));
+            return;
+        }
+        match self.judge(&ask) {
+            Judged::Reply(reply) => self.answer(ask, reply),
+            Judged::Join(key) => {
+                if ask.join() {
+                    self.flights.join(key, ask);
+                } else {
+                    self.meter.leave(GateLane::of(&ask.question));
+                }
+            }
+            Judged::Park if self.parked.len() >= self.park_max => {
+                self.answer(ask, reply(Outcome::Overloaded));
+            }
+            Judged::Park => self.parked.push_back(ask),
+            Judged::Admit(claim) => {
+                self.flights.take(&claim, &self.board);
+                let lane = GateLane::of(&ask.question);
+                let admitted = Admitted { ask, claim };
+                match lane {
+                    GateLane::Place => self.places.push_back(admitted),
+                    GateLane::Finish => self.finishes.push_back(admitted),
+                }
+            }
+        }
+    }
+
+    /// Sends an answer home.
+    pub(crate) fn answer(&mut self, ask: Ask, reply: Reply) {
+        self.meter.leave(GateLane::of(&ask.question));
+        self.out.push(ask, reply);
+    }
+
+    fn judge(&self, ask: &Ask) -> Judged {
+        match &ask.question {
+            Question::Query { query, .. } => Judged::Reply(self.query(query, ask.consistency)),
+            Question::Command(command) => self.judge_command(command),
+        }
+    }
+
+    fn judge_command(&self, command: &Command) -> Judged {
+        let state = self.replica.read();
+        let key = flight_key(&state.ledger, command);
+        if let Some(key) = key
+            && self.flights.holds(key)
+        {
+            return Judged::Join(key);
+        }
+        let foreseen = state.ledger.foresee(command);
+        let applied = state.applied;
+        drop(state);
+        match foreseen {
+            Foreseen::Answer(answer) => match self.fence.may_answer(applied) {
+                Ok(_) => {
+                    self.meter.answered(&answer, true, matches!(command, Command::Place(_)));
+                    Judged::Reply(self.stand_on(Outcome::Answered(answer), applied))
+                }
+                Err(reason) => Judged::Reply(reply(Outcome::Paused(reason))),
+            },
+            Foreseen::Admit(demand) => match self.flights.weigh(&demand) {
+                Err(_) => Judged::Park,
+                Ok(()) => match self.fence.may_propose() {
+                    Ok(_) => Judged::Admit(Claim { key, demand }),
+                    Err(reason) => Judged::Reply(reply(Outcome::Paused(reason))),
+                },
+            },
+        }
+    }
+
+    /// Answers what must know the keys in flight: receipts.
+    fn query(&self, query: &Query, consistency: Consistency) -> Reply {
+        if let Query::Receipt(scope) = query
+            && self.is_in_flight(scope)
+        {
+            return reply(Outcome::InFlight);
+        }
+        read(&self.replica, &self.fence, self.shard, query, consistency)
+    }
+
+    fn is_in_flight(&self, scope: &KeyScope) -> bool {
+        let state = self.replica.read();
+        let region = scope.region.as_deref().or(state.ledger.default_region(&scope.name));
+        let buyer = scope.buyer.as_deref();
+        let key = FlightKey::place(&scope.name, region.unwrap_or_default(), buyer, &scope.key);
+        self.flights.holds(key)
+    }
+
+    /// Judges again everything that was parked, in the order in which it came.
+    pub(crate) fn unpark(&mut self) {
+        for ask in std::mem::take(&mut self.parked) {
+            self.take(ask);
+        }
+    }
+
+    /// Ends a claim, and judges again those who waited for its key.
+    pub(crate) fn settle(&mut self, claim: &Claim) {
+        for ask in self.flights.give_back(claim, &self.board) {
+            self.take_again(ask);
+        }
+    }
+
+    /// Judges a question again whose outcome was tied to an entry that is now decided.
+    pub(crate) fn take_again(&mut self, ask: Ask) {
+        if ask.requeue() {
+            self.take(ask);
+        } else {
+            self.meter.leave(GateLane::of(&ask.question));
+        }
+    }
+
+    /// Answers everything that is not proposed with the reason why nothing is granted here.
+    pub(crate) fn turn_away(&mut self, reason: PauseReason) {
+        let queued = self.finishes.drain(..).chain(self.places.drain(..)).collect::<Vec<_>>();
+        for Admitted { ask, claim } in queued {
+            for waiting in self.flights.give_back(&claim, &self.board) {
+                self.answer(waiting, reply(Outcome::Paused(reason)));
+            }
+            self.answer(ask, reply(Outcome::Paused(reason)));
+        }
+        for ask in std::mem::take(&mut self.parked) {
+            self.answer(ask, reply(Outcome::Paused(reason)));
+        }
+    }
+
+    fn stand_on(&self, outcome: Outcome, applied: Option<LogPosition>) -> Reply {
+        stand_on(outcome, self.shard, applied)
+    }
+}
+
+/// Names the scope of a command's key.
+pub(crate) fn flight_key(ledger: &crate::ledger::Ledger, command: &Command) -> Option<FlightKey> {
+    let name = match command {
+        Command::Place(place) => Some((&place.name, place.region.is_some())),
+        Command::Void(void) => Some((&void.scope.name, void.scope.region.is_some())),
+        Command::Define(_)
+        | Command::Adjust(_)
+        | Command::SetMode(_)
+        | Command::Retire(_)
+        | Command::Extend(_)
+        | Command::Confirm(_)
+        | Command::Release(_)
+        | Command::Return(_)
+        | Command::Advance
+        | Command::OpenBucket(_)
+        | Command::SendStock(_)
+        | Command::AcceptStock(_)
+        | Command::SettleStock(_) => None,
+    };
+    let region = match name {
+        Some((name, false)) => ledger.default_region(name).unwrap_or_default(),
+        Some((_, true)) | None => "",
+    };
+    FlightKey::of(command, region)
+}
+
+/// Makes an answer that rests on applied state.
+pub(crate) fn stand_on(outcome: Outcome, shard: ShardId, applied: Option<LogPosition>) -> Reply {
+    let commit =
+        applied.map(|at| CommitPoint { shard, leader: at.leader, index: at.index });
+    Reply { outcome, commit, leader: applied.map(|at| at.leader.node) }
+}
+
+/// Reads memory, then checks that the answer may leave. For [`Consistency::Linearizable`] the caller
+/// has waited for a read index before.
+pub(crate) fn read(
+    replica: &Replica,
+    fence: &Fence,
+    shard: ShardId,
+    query: &Query,
+    consistency: Consistency,
+) -> Reply {
+    let state = replica.read();
+    let found = state.ledger.query(query);
+    let applied = state.applied;
+    drop(state);
+    let allowed = match consistency {
+        Consistency::Local | Consistency::Linearizable => Ok(()),
+        Consistency::Leader => fence.may_answer(applied).map(|_| ()),
+    };
+    match allowed {
+        Ok(()) => stand_on(Outcome::Found(found), shard, applied),
+        Err(reason) => reply(Outcome::Paused(reason)),
+    }
+}
+
+/// Tells, of a command whose entry is decided without an answer, what its receipt shows: the hold
+/// that it made, or nothing.
+pub(crate) fn receipt_of(replica: &Replica, command: &Command) -> Option<(Answer, LogPosition)> {
+    let state = replica.read();
+    let applied = state.applied?;
+    match state.ledger.foresee(command) {
+        Foreseen::Answer(answer @ (Answer::Hold { .. } | Answer::Voided)) => {
+            Some((answer, applied))
+        }
+        Foreseen::Answer(_) | Foreseen::Admit(Demand { .. }) => match command {
+            Command::Place(place) => {
+                let scope = KeyScope {
+                    name: place.name.clone(),
+                    region: place.region.clone(),
+                    buyer: place.buyer.clone(),
+                    key: place.key.clone(),
+                };
+                match state.ledger.query(&Query::Receipt(scope)) {
+                    Found::Receipt(Receipt::Committed(hold)) => {
+                        Some((Answer::Hold { hold, replayed: true }, applied))
+                    }
+                    Found::Receipt(Receipt::Voided | Receipt::Unknown)
+                    | Found::Hold(_)
+                    | Found::Item(_)
+                    | Found::Items(_)
+                    | Found::Availability(_)
+                    | Found::Audit(_)
+                    | Found::Holds { .. }
+                    | Found::SoldOut(_)
+                    | Found::NotFound => None,
+                }
+            }
+            Command::Define(_)
+            | Command::Adjust(_)
+            | Command::SetMode(_)
+            | Command::Retire(_)
+            | Command::Extend(_)
+            | Command::Confirm(_)
+            | Command::Release(_)
+            | Command::Return(_)
+            | Command::Void(_)
+            | Command::Advance
+            | Command::OpenBucket(_)
+            | Command::SendStock(_)
+            | Command::AcceptStock(_)
+            | Command::SettleStock(_) => None,
+        },
+    }
+}

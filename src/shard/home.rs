@@ -1,0 +1,357 @@
+//! The side of a shard where callers wait: one home for each thread that carries requests.
+//!
+//! A home remembers who waits for what, sends what one turn of its event loop produced for a shard
+//! as *one* message, takes a commit's answers as one message, and keeps time: deadlines and the
+//! watchdog run here, not on the thread they watch. A home that gives up on a question says what is
+//! true of it: nothing was taken while it was queued, unknown once it was proposed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, oneshot};
+
+use super::ask::{Addressed, Ask, Delivery, GateLane, Stage, Stages, Ticket};
+use super::desk::{Outcome, Reply};
+use super::meter::Meter;
+use crate::ledger::{PauseReason, ShardId};
+use crate::peer::Link;
+use crate::runtime::{self, Instant};
+
+/// How often deadlines and quorums are looked at.
+pub(crate) const WATCH_EVERY: Duration = Duration::from_millis(10);
+
+/// Questions that one home may have waiting at once.
+const OUTSTANDING_MAX: usize = 1 << 16;
+
+/// Where a shard sends the answers for one home.
+#[derive(Debug, Clone)]
+pub(crate) struct Inbox {
+    sender: mpsc::Sender<Vec<(Ticket, Reply)>>,
+}
+
+impl Inbox {
+    pub(crate) fn is_same(&self, other: &Inbox) -> bool {
+        self.sender.same_channel(&other.sender)
+    }
+
+    pub(crate) fn send(&self, answers: Vec<(Ticket, Reply)>) {
+        // Each message answers a slot that is outstanding, and the channel holds as many messages
+        // as there can be slots: it can only fail when the home's thread has gone.
+        if self.sender.try_send(answers).is_err() {
+            tracing::debug!("answers for a home that has gone are dropped");
+        }
+    }
+}
+
+/// The way into one shard on this node, as homes see it.
+#[derive(Debug, Clone)]
+pub(crate) struct Door {
+    pub(crate) shard: ShardId,
+    pub(crate) deliveries: mpsc::Sender<Delivery>,
+    pub(crate) meter: Arc<Meter>,
+    pub(crate) queue_max: usize,
+}
+
+#[derive(Debug)]
+struct Slot {
+    generation: u32,
+    waiting: Option<Waiting>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    deadline: Instant,
+    stages: Stages,
+    shards: Vec<ShardId>,
+    replies: Vec<Option<Reply>>,
+    missing: usize,
+    answer: oneshot::Sender<Vec<Reply>>,
+}
+
+#[derive(Debug, Default)]
+struct Slots {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    outstanding: usize,
+}
+
+#[derive(Debug, Default)]
+struct Outbox {
+    asks: BTreeMap<ShardId, Vec<Ask>>,
+    flush_scheduled: bool,
+}
+
+/// One thread's home.
+#[derive(Debug)]
+pub(crate) struct Home {
+    inbox: Inbox,
+    slots: Mutex<Slots>,
+    outbox: Mutex<Outbox>,
+    doors: Vec<Door>,
+    /// Connections of this thread to the other nodes, for forwarding.
+    pub(crate) links: Mutex<BTreeMap<crate::ledger::NodeId, Link>>,
+}
+
+impl Home {
+    /// Makes a home on this thread's runtime. `stale` tells whether a shard has no fresh quorum.
+    pub(crate) fn open(
+        doors: Vec<Door>,
+        stale: Arc<dyn Fn(ShardId) -> bool + Send + Sync>,
+    ) -> Arc<Home> {
+        let (sender, answers) = mpsc::channel(OUTSTANDING_MAX);
+        let home = Arc::new(Home {
+            inbox: Inbox { sender },
+            slots: Mutex::default(),
+            outbox: Mutex::default(),
+            doors,
+            links: Mutex::default(),
+        });
+        runtime::spawn(Home::receive(Arc::downgrade(&home), answers));
+        runtime::spawn(Home::watch(Arc::downgrade(&home), stale));
+        home
+    }
+
+    /// Puts questions on their way and returns where their answers will come, in order.
+    ///
+    /// # Errors
+    ///
+    /// `None` when too many wait here already: nothing was taken.
+    pub(crate) fn send(
+        self: &Arc<Home>,
+        questions: Vec<Addressed>,
+        deadline: Instant,
+    ) -> Option<oneshot::Receiver<Vec<Reply>>> {
+        let count = questions.len();
+        let stages = Stages::new(count);
+        let (answer, answered) = oneshot::channel();
+        let shards = questions.iter().map(|question| question.shard).collect();
+        let waiting = Waiting {
+            deadline,
+            stages: stages.clone(),
+            shards,
+            replies: vec![None; count],
+            missing: count,
+            answer,
+        };
+        let (slot, generation) = self.slots.lock().take(waiting)?;
+        let sent_at = runtime::now();
+        let mut refused = Vec::new();
+        let mut outbox = self.outbox.lock();
+        for (place, Addressed { shard, question, consistency }) in
+            questions.into_iter().enumerate()
+        {
+            let ticket = Ticket { slot, generation, place: u32::try_from(place).unwrap_or(0) };
+            let Some(door) = self.doors.get(usize::from(shard.0)) else {
+                refused.push((ticket, reply(Outcome::Paused(PauseReason::Restoring))));
+                continue;
+            };
+            if !door.meter.enter(GateLane::of(&question), door.queue_max) {
+                refused.push((ticket, reply(Outcome::Overloaded)));
+                continue;
+            }
+            let (stages, inbox) = (stages.clone(), self.inbox.clone());
+            let ask = Ask { question, consistency, stages, ticket, inbox, sent_at };
+            outbox.asks.entry(shard).or_default().push(ask);
+        }
+        if !outbox.flush_scheduled && !outbox.asks.is_empty() {
+            outbox.flush_scheduled = true;
+            runtime::spawn(Home::flush(Arc::clone(self)));
+        }
+        drop(outbox);
+        if !refused.is_empty() {
+            self.deliver(refused);
+        }
+        Some(answered)
+    }
+
+    /// Lets the other tasks of this turn add theirs, then sends everything, one message a shard.
+    async fn flush(self: Arc<Home>) {
+        runtime::yield_now().await;
+        let asks = {
+            let mut outbox = self.outbox.lock();
+            outbox.flush_scheduled = false;
+            std::mem::take(&mut outbox.asks)
+        };
+        for (shard, asks) in asks {
+            let door = &self.doors[usize::from(shard.0)];
+            let sent = door.deliveries.try_send(Delivery { asks });
+            if let Err(error) = sent {
+                let outcome = match &error {
+                    mpsc::error::TrySendError::Full(_) => Outcome::Overloaded,
+                    mpsc::error::TrySendError::Closed(_) => Outcome::Paused(PauseReason::Restoring),
+                };
+                let asks = error.into_inner().asks;
+                let shed = asks.into_iter().map(|ask| {
+                    door.meter.leave(GateLane::of(&ask.question));
+                    (ask.ticket, reply(outcome.clone()))
+                });
+                let shed: Vec<_> = shed.collect();
+                self.deliver(shed);
+            }
+        }
+    }
+
+    fn deliver(&self, answers: Vec<(Ticket, Reply)>) {
+        let mut slots = self.slots.lock();
+        for (ticket, reply) in answers {
+            slots.answer(ticket, reply);
+        }
+    }
+
+    async fn receive(
+        home: std::sync::Weak<Home>,
+        mut answers: mpsc::Receiver<Vec<(Ticket, Reply)>>,
+    ) {
+        while let Some(message) = answers.recv().await {
+            let Some(home) = home.upgrade() else { return };
+            home.deliver(message);
+        }
+    }
+
+    /// Every 10 ms: answers what is past its deadline, and wakes what waits for a shard that has
+    /// lost its quorum.
+    async fn watch(
+        home: std::sync::Weak<Home>,
+        stale: Arc<dyn Fn(ShardId) -> bool + Send + Sync>,
+    ) {
+        loop {
+            runtime::sleep(WATCH_EVERY).await;
+            let Some(home) = home.upgrade() else { return };
+            if home.slots.lock().outstanding == 0 {
+                continue;
+            }
+            let paused: Vec<bool> = home.doors.iter().map(|door| stale(door.shard)).collect();
+            home.slots.lock().give_up(runtime::now(), &paused, &home.doors);
+        }
+    }
+}
+
+/// An answer that no shard's state stands behind.
+pub(crate) fn reply(outcome: Outcome) -> Reply {
+    Reply { outcome, commit: None, leader: None }
+}
+
+impl Slots {
+    fn take(&mut self, waiting: Waiting) -> Option<(u32, u32)> {
+        if self.outstanding >= OUTSTANDING_MAX {
+            return None;
+        }
+        self.outstanding += 1;
+        if let Some(at) = self.free.pop() {
+            let slot = &mut self.slots[at as usize];
+            slot.waiting = Some(waiting);
+            return Some((at, slot.generation));
+        }
+        let at = u32::try_from(self.slots.len()).ok()?;
+        self.slots.push(Slot { generation: 0, waiting: Some(waiting) });
+        Some((at, 0))
+    }
+
+    fn answer(&mut self, ticket: Ticket, reply: Reply) {
+        let Some(slot) = self.slots.get_mut(ticket.slot as usize) else { return };
+        if slot.generation != ticket.generation {
+            return;
+        }
+        let Some(waiting) = &mut slot.waiting else { return };
+        let place = &mut waiting.replies[ticket.place as usize];
+        if place.is_none() {
+            *place = Some(reply);
+            waiting.missing -= 1;
+        }
+        if waiting.missing == 0 {
+            self.close(ticket.slot);
+        }
+    }
+
+    fn close(&mut self, at: u32) {
+        let slot = &mut self.slots[at as usize];
+        let Some(waiting) = slot.waiting.take() else { return };
+        slot.generation = slot.generation.wrapping_add(1);
+        self.free.push(at);
+        self.outstanding -= 1;
+        let lost = || reply(Outcome::Unknown);
+        let replies = waiting.replies.into_iter().map(|reply| reply.unwrap_or_else(lost));
+        // A caller that has gone needs no answer; its write went on without it.
+        waiting.answer.send(replies.collect()).ok();
+    }
+
+    fn give_up(&mut self, now: Instant, paused: &[bool], doors: &[Door]) {
+        let mut done = Vec::new();
+        for (at, slot) in self.slots.iter_mut().enumerate() {
+            let Some(waiting) = &mut slot.waiting else { continue };
+            let late = now + WATCH_EVERY >= waiting.deadline;
+            for place in 0..waiting.replies.len() {
+                if waiting.replies[place].is_some() {
+                    continue;
+                }
+                let shard = usize::from(waiting.shards[place].0);
+                let stale = paused.get(shard).copied().unwrap_or(false);
+                let outcome = give_up_one(&waiting.stages, place, late, stale);
+                let Some(outcome) = outcome else { continue };
+                if let Some(door) = doors.get(shard) {
+                    door.meter.gave_up(&outcome);
+                }
+                waiting.replies[place] = Some(reply(outcome));
+                waiting.missing -= 1;
+            }
+            if waiting.missing == 0 {
+                done.push(u32::try_from(at).unwrap_or(u32::MAX));
+            }
+        }
+        for at in done {
+            self.close(at);
+        }
+    }
+}
+
+/// What a home may say of a question that it gives up on; `None`: it waits on.
+fn give_up_one(stages: &Stages, place: usize, late: bool, stale: bool) -> Option<Outcome> {
+    match stages.at(place) {
+        Stage::Queued if late || stale => {
+            let mine = stages.advance(place, Stage::Queued, Stage::Abandoned);
+            let outcome =
+                if stale { Outcome::Paused(PauseReason::QuorumLost) } else { Outcome::Late };
+            mine.then_some(outcome)
+        }
+        Stage::Joined if late => {
+            let mine = stages.advance(place, Stage::Joined, Stage::Abandoned);
+            mine.then_some(Outcome::Unknown)
+        }
+        Stage::Proposed if late => {
+            let mine = stages.advance(place, Stage::Proposed, Stage::Abandoned);
+            mine.then_some(Outcome::Unknown)
+        }
+        Stage::Queued | Stage::Joined | Stage::Proposed | Stage::Abandoned => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queued_question_that_is_given_up_can_never_be_proposed() {
+        let stages = Stages::new(1);
+        let outcome = give_up_one(&stages, 0, false, true);
+        assert_eq!(outcome, Some(Outcome::Paused(PauseReason::QuorumLost)));
+        assert!(!stages.advance(0, Stage::Queued, Stage::Proposed));
+    }
+
+    #[test]
+    fn a_proposed_question_is_unknown_at_its_deadline_and_not_before() {
+        let stages = Stages::new(1);
+        assert!(stages.advance(0, Stage::Queued, Stage::Proposed));
+        assert_eq!(give_up_one(&stages, 0, false, true), None);
+        assert_eq!(give_up_one(&stages, 0, true, true), Some(Outcome::Unknown));
+    }
+
+    #[test]
+    fn a_question_that_joined_another_is_unknown_at_its_deadline() {
+        let stages = Stages::new(1);
+        assert!(stages.advance(0, Stage::Queued, Stage::Joined));
+        assert_eq!(give_up_one(&stages, 0, false, true), None);
+        assert_eq!(give_up_one(&stages, 0, true, false), Some(Outcome::Unknown));
+    }
+}

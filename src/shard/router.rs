@@ -1,0 +1,314 @@
+//! The router: finds the shard and the node that a question belongs to, and asks there.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::RwLock;
+
+use super::ask::Addressed;
+use super::desk::{Consistency, Hop, MemberSpec, Outcome, Question, Reply, Request};
+use super::fence::Fence;
+use super::flight::FlightBoard;
+use super::forward::forward;
+use super::gate::{flight_key, read, stand_on};
+use super::home::{Door, Home, reply};
+use super::meter::Meter;
+use super::placement::shard_of;
+use crate::ledger::{Answer, Command, Foreseen, NodeId, PauseReason, Query, ShardId};
+use crate::peer::{Address, Lane, Link, Network};
+use crate::raft::{Group, Replica};
+use crate::runtime::Instant;
+
+/// One shard as the router sees it.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    pub(crate) group: Group,
+    pub(crate) replica: Arc<Replica>,
+    pub(crate) fence: Arc<Fence>,
+    pub(crate) meter: Arc<Meter>,
+    pub(crate) board: Arc<FlightBoard>,
+    pub(crate) door: Door,
+}
+
+/// The router of one node. One for all threads; each thread has a home of its own.
+pub struct Router {
+    id: u64,
+    node: NodeId,
+    places: Vec<Place>,
+    members: RwLock<BTreeMap<NodeId, MemberSpec>>,
+    network: Network,
+}
+
+static ROUTERS: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    /// This thread's homes, by router: a test process may run several nodes on one thread.
+    static HOMES: RefCell<BTreeMap<u64, Arc<Home>>> = const { RefCell::new(BTreeMap::new()) };
+}
+
+impl std::fmt::Debug for Router {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Router").field("node", &self.node).finish_non_exhaustive()
+    }
+}
+
+impl Router {
+    pub(crate) fn new(
+        node: NodeId,
+        places: Vec<Place>,
+        members: Vec<MemberSpec>,
+        network: Network,
+    ) -> Router {
+        let members = members.into_iter().map(|member| (member.node, member)).collect();
+        let id = ROUTERS.fetch_add(1, Ordering::Relaxed);
+        Router { id, node, places, members: RwLock::new(members), network }
+    }
+
+    pub(crate) fn places(&self) -> &[Place] {
+        &self.places
+    }
+
+    pub(crate) fn members(&self) -> Vec<MemberSpec> {
+        self.members.read().values().cloned().collect()
+    }
+
+    /// Forgets this thread's home. For a thread that carries no more requests.
+    pub fn leave_thread(&self) {
+        HOMES.with_borrow_mut(|homes| homes.remove(&self.id));
+    }
+
+    fn home(self: &Arc<Router>) -> Arc<Home> {
+        HOMES.with_borrow_mut(|homes| {
+            let open = || {
+                let doors = self.places.iter().map(|place| place.door.clone()).collect();
+                let fences: Vec<_> =
+                    self.places.iter().map(|place| Arc::clone(&place.fence)).collect();
+                let stale = move |shard: ShardId| {
+                    fences.get(usize::from(shard.0)).is_some_and(|fence| fence.is_stale())
+                };
+                Home::open(doors, Arc::new(stale))
+            };
+            Arc::clone(homes.entry(self.id).or_insert_with(open))
+        })
+    }
+
+    /// Answers one question.
+    pub(crate) async fn answer(self: Arc<Router>, request: Request) -> Reply {
+        let Request { question, deadline, consistency, hop } = request;
+        let Some(place) = self.place_of(&question) else { return no_such_shard() };
+        if let Some(reply) = place.from_memory(&question, consistency) {
+            return reply;
+        }
+        if place.leads_here() {
+            let here = self.here(vec![(question.clone(), consistency)], deadline).await;
+            match here.into_iter().next() {
+                Some(Reply { outcome: Outcome::Paused(PauseReason::Moving), .. }) => {}
+                Some(reply) => return reply,
+                None => return reply(Outcome::Unknown),
+            }
+        }
+        let shard = place.door.shard;
+        let mut elsewhere =
+            self.elsewhere(shard, vec![(question, consistency)], deadline, hop).await;
+        elsewhere.pop().unwrap_or_else(|| reply(Outcome::Unknown))
+    }
+
+    /// Answers many questions of one caller, densely and in order.
+    pub(crate) async fn answer_all(self: Arc<Router>, requests: Vec<Request>) -> Vec<Reply> {
+        let Some(first) = requests.first() else { return Vec::new() };
+        let (deadline, hop) = (first.deadline, first.hop);
+        let mut replies: Vec<Option<Reply>> = vec![None; requests.len()];
+        let mut by_shard: BTreeMap<ShardId, Vec<(usize, Question, Consistency)>> = BTreeMap::new();
+        for (at, request) in requests.into_iter().enumerate() {
+            match self.place_of(&request.question) {
+                Some(place) => by_shard.entry(place.door.shard).or_default().push((
+                    at,
+                    request.question,
+                    request.consistency,
+                )),
+                None => replies[at] = Some(no_such_shard()),
+            }
+        }
+        let groups = by_shard.into_iter().map(|(shard, asked)| {
+            let router = Arc::clone(&self);
+            async move {
+                let (order, questions): (Vec<usize>, Vec<_>) =
+                    asked.into_iter().map(|(at, q, c)| (at, (q, c))).unzip();
+                (order, router.answer_group(shard, questions, deadline, hop).await)
+            }
+        });
+        for (order, answers) in futures_util::future::join_all(groups).await {
+            for (at, answer) in order.into_iter().zip(answers) {
+                replies[at] = Some(answer);
+            }
+        }
+        replies.into_iter().map(|one| one.unwrap_or_else(|| reply(Outcome::Unknown))).collect()
+    }
+
+    async fn answer_group(
+        self: &Arc<Router>,
+        shard: ShardId,
+        questions: Vec<(Question, Consistency)>,
+        deadline: Instant,
+        hop: Hop,
+    ) -> Vec<Reply> {
+        if self.places[usize::from(shard.0)].leads_here() {
+            return self.here(questions, deadline).await;
+        }
+        self.elsewhere(shard, questions, deadline, hop).await
+    }
+
+    /// Answers questions that another node forwarded: here or not at all.
+    pub(crate) async fn answer_here(
+        self: &Arc<Router>,
+        questions: Vec<(Question, Consistency)>,
+        deadline: Instant,
+    ) -> Vec<Reply> {
+        self.here(questions, deadline).await
+    }
+
+    async fn here(
+        self: &Arc<Router>,
+        questions: Vec<(Question, Consistency)>,
+        deadline: Instant,
+    ) -> Vec<Reply> {
+        let count = questions.len();
+        let mut addressed = Vec::with_capacity(count);
+        let mut answered: Vec<Option<Reply>> = vec![None; count];
+        let mut order = Vec::with_capacity(count);
+        for (at, (question, consistency)) in questions.into_iter().enumerate() {
+            let Some(place) = self.place_of(&question) else {
+                answered[at] = Some(no_such_shard());
+                continue;
+            };
+            if count == 1
+                && let Some(reply) = place.from_memory(&question, consistency)
+            {
+                answered[at] = Some(reply);
+                continue;
+            }
+            if let Question::Query { query, .. } = &question
+                && !matches!(query, Query::Receipt(_))
+            {
+                answered[at] = Some(place.query(query, consistency, deadline).await);
+                continue;
+            }
+            if consistency == Consistency::Linearizable
+                && let Err(why) = place.group.read_index(deadline).await
+            {
+                tracing::debug!(%why, "no read index");
+                answered[at] = Some(reply(Outcome::Paused(PauseReason::QuorumLost)));
+                continue;
+            }
+            order.push(at);
+            addressed.push(Addressed { shard: place.door.shard, question, consistency });
+        }
+        if !addressed.is_empty() {
+            let replies = match self.home().send(addressed, deadline) {
+                Some(answers) => answers.await.unwrap_or_default(),
+                None => vec![reply(Outcome::Overloaded); order.len()],
+            };
+            for (at, reply) in order.into_iter().zip(replies) {
+                answered[at] = Some(reply);
+            }
+        }
+        answered.into_iter().map(|one| one.unwrap_or_else(|| reply(Outcome::Unknown))).collect()
+    }
+
+    async fn elsewhere(
+        self: &Arc<Router>,
+        shard: ShardId,
+        questions: Vec<(Question, Consistency)>,
+        deadline: Instant,
+        hop: Hop,
+    ) -> Vec<Reply> {
+        let count = questions.len();
+        let place = &self.places[usize::from(shard.0)];
+        let leader = place.group.leader().filter(|leader| *leader != self.node);
+        let member = leader.and_then(|leader| self.members.read().get(&leader).cloned());
+        let Some(member) = member else {
+            return vec![reply(Outcome::Paused(PauseReason::QuorumLost)); count];
+        };
+        match hop {
+            Hop::Redirect => {
+                let to = Outcome::Elsewhere { node: member.node, http: member.http_addr };
+                vec![reply(to); count]
+            }
+            Hop::Forward => {
+                place.meter.forwarded(count);
+                let link = self.link(&member);
+                forward(&link, questions, deadline).await
+            }
+        }
+    }
+
+    /// Returns this thread's connection to a member, for forwarding.
+    fn link(self: &Arc<Router>, member: &MemberSpec) -> Link {
+        let home = self.home();
+        let mut links = home.links.lock();
+        let open = || {
+            let address = Address {
+                node: member.node,
+                log_uuid: super::desk::uuid_bytes(&member.log_uuid).unwrap_or_default(),
+                addr: member.peer_addr.clone(),
+            };
+            self.network.link(address, None, Lane::Forward)
+        };
+        links.entry(member.node).or_insert_with(open).clone()
+    }
+
+    fn place_of(&self, question: &Question) -> Option<&Place> {
+        let shards = u16::try_from(self.places.len()).unwrap_or(u16::MAX);
+        let shard = shard_of(question, shards)?;
+        self.places.get(usize::from(shard.0))
+    }
+}
+
+fn no_such_shard() -> Reply {
+    reply(Outcome::Answered(Answer::Refused(crate::ledger::Refusal::HoldNotFound)))
+}
+
+impl Place {
+    fn leads_here(&self) -> bool {
+        self.fence.leadership().is_some()
+    }
+
+    /// Answers on this thread what memory can: any query that may be stale, and a placement that
+    /// applied state refuses or has granted before. It may only refuse or replay, never grant, and
+    /// says `None` when anything is unclear.
+    fn from_memory(&self, question: &Question, consistency: Consistency) -> Option<Reply> {
+        let command = match question {
+            Question::Query { query, .. } if consistency == Consistency::Local => {
+                let shard = self.door.shard;
+                return Some(read(&self.replica, &self.fence, shard, query, consistency));
+            }
+            Question::Query { .. } => return None,
+            Question::Command(command @ Command::Place(_)) => command,
+            Question::Command(_) => return None,
+        };
+        self.fence.leadership()?;
+        let state = self.replica.try_read()?;
+        let key = flight_key(&state.ledger, command)?;
+        if self.board.may_hold(key) {
+            return None;
+        }
+        let Foreseen::Answer(answer) = state.ledger.foresee(command) else { return None };
+        let applied = state.applied;
+        drop(state);
+        self.fence.may_answer(applied).ok()?;
+        self.meter.answered(&answer, true, true);
+        Some(stand_on(Outcome::Answered(answer), self.door.shard, applied))
+    }
+
+    async fn query(&self, query: &Query, consistency: Consistency, deadline: Instant) -> Reply {
+        if consistency == Consistency::Linearizable
+            && let Err(why) = self.group.read_index(deadline).await
+        {
+            tracing::debug!(%why, "no read index");
+            return reply(Outcome::Paused(PauseReason::QuorumLost));
+        }
+        read(&self.replica, &self.fence, self.door.shard, query, consistency)
+    }
+}
