@@ -10,7 +10,7 @@
 //! by two underscores or by one: `HOLDFAST_HTTP__BODY_BYTES_MAX` or `HOLDFAST_HTTP_BODY_BYTES_MAX`.
 //! A flag names it as `http.body_bytes_max`.
 //!
-//! Nothing in here reads a clock, opens a socket or creates a file; only [`Config::load`] reads one.
+//! Nothing in here reads a clock, opens a socket or writes a file; only [`Config::load`] reads one.
 
 mod keys;
 mod rule;

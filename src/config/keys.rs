@@ -102,8 +102,8 @@ keys! {
         shards: u16 = 4, whole(1, 64);
         /// Partitions of a bucket's holds, so that no map and no page grows large.
         slots: u16 = 256, whole(1, 1024);
-        /// Due holds that one log entry expires, beyond what its own commands need. Bounds the stall
-        /// when a million holds fall due in one second.
+        /// Due holds that one log entry expires, beyond what its own commands need. Bounds the
+        /// stall when a million holds fall due in one second.
         sweep_max: u32 = 512, whole(1, 65_536);
         /// How long the answer to an idempotency key outlives the greatest lifetime that its hold
         /// could have had. A client that retries later than this may buy twice.
@@ -129,7 +129,8 @@ keys! {
     http: Http {
         /// Where it listens.
         listen: SocketAddr = loopback(7101), Rule::Listen;
-        /// Where clients reach it, for redirects and leader hints; the listening address when empty.
+        /// Where clients reach it, for redirects and leader hints; the listening address when
+        /// empty.
         advertise: Option<String> = None, Rule::OptionalAuthority;
         /// Threads that serve HTTP, each with its own event loop. 0 takes half of the cores, at
         /// least 1: the shards need the other half.

@@ -184,7 +184,7 @@ impl fmt::Display for Rule {
 
 /// A type that a key can have.
 pub(super) trait Setting: Sized {
-    /// Takes a value that the key's rule has passed; `None` when the type is narrower than the rule.
+    /// Takes a value that the key's rule has passed; `None` when the type is narrower than that.
     fn of_value(value: &Value) -> Option<Self>;
 
     /// Returns the value that reads back as this.
@@ -258,7 +258,9 @@ impl Setting for SocketAddr {
 }
 
 macro_rules! words {
-    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal),+ }) => {
+    ($(#[$doc:meta])* $name:ident {
+        $($(#[$variant_doc:meta])* $variant:ident = $word:literal),+
+    }) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum $name {
