@@ -3,10 +3,10 @@
 
 CARGO ?= cargo
 .DEFAULT_GOAL := help
-.PHONY: help build fmt fix lint test sim tidy docs verify demo bench config
+.PHONY: help build fmt fix lint test sim tidy docs verify demo bench generated
 
 help: ## say what can be made
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 build: ## build the release binary
 	$(CARGO) build --release --workspace
@@ -49,5 +49,6 @@ demo: ## start three nodes on this machine and run a small sale
 bench: build ## print what the load generator can do
 	$(CARGO) run --release -- bench --help
 
-config: ## write config/holdfast.toml anew from the code
+generated: ## write anew what is made from the code: config/holdfast.toml, marks in docs/cases.md
 	REGENERATE=1 $(CARGO) test --package holdfast --test config shipped_file
+	REGENERATE=1 $(CARGO) test --package holdfast --test tidy table_of_cases_tells

@@ -1,6 +1,6 @@
 //! The configuration: precedence, bounds, unknown keys, and the files that ship with it.
 //!
-//! `REGENERATE=1 cargo test --test config` (or `make config`) writes `config/holdfast.toml` anew.
+//! `make generated` writes `config/holdfast.toml` anew.
 
 use std::path::Path;
 
@@ -85,7 +85,7 @@ fn shipped_file_is_equal_to_the_code() {
         std::fs::write(path, &made).expect("the file can be written");
     }
     let file = shipped("config/holdfast.toml");
-    assert!(file == made, "config/holdfast.toml differs from the code; run `make config`");
+    assert!(file == made, "config/holdfast.toml differs from the code; run `make generated`");
     assert_eq!(from_file(&file).expect("it parses"), Config::default());
 }
 

@@ -3,7 +3,7 @@
 //!
 //! Each rule is one function from a file to its faults, one test that holds it against every file,
 //! and one test that feeds it a bad sample, as a check that cannot fail checks nothing. A fault
-//! says where it is and what to do.
+//! says where it is and what to do. `make generated` brings `docs/cases.md` up to date.
 
 #[path = "tidy/source.rs"]
 mod source;
@@ -70,7 +70,7 @@ const CALLS: [(&str, &[&str], &str); 10] = [
     ("SystemTime::now", &["src/clock.rs"], "ask the WallClock that you were given"),
     ("Timestamp::now", &["src/clock.rs"], "ask the WallClock that you were given"),
     ("Zoned::now", &["src/clock.rs"], "ask the WallClock that you were given"),
-    ("Instant::now", &["src/runtime.rs", "src/cli/"], "call crate::runtime::now"),
+    ("Instant::now", REAL_CLOCK, "call crate::runtime::now"),
     ("tokio::spawn", REAL_TIME, "call crate::runtime::spawn"),
     ("tokio::task", REAL_TIME, "call crate::runtime::spawn or yield_now"),
     ("tokio::time", REAL_TIME, "call crate::runtime::sleep or timeout"),
@@ -81,6 +81,10 @@ const CALLS: [(&str, &[&str], &str); 10] = [
 
 /// Files that never run in the simulator: they own sockets, terminals and processes.
 const REAL_TIME: &[&str] = &["src/runtime.rs", "src/http/serve", "src/cli/"];
+
+/// Files that may read the machine's monotonic clock: those, and the wait for sled's file lock.
+const REAL_CLOCK: &[&str] =
+    &["src/runtime.rs", "src/http/serve", "src/cli/", "src/storage/pages/sled_store.rs"];
 
 /// Words that the ledger may not know: they read the world, or differ between two replicas.
 const IMPURE: [&str; 21] = [
@@ -464,7 +468,7 @@ fn unbounded_channels(file: &Source) -> Vec<String> {
         let empty = call && rest[1..closing(rest, 0) - 1].trim().is_empty();
         let declared = file.code[..at].trim_end().ends_with("fn");
         if empty && !declared && !file.code[..at].ends_with("oneshot::") {
-            let words = format!("{told} (`mpsc::sync_channel`, or spell out `oneshot::channel()`)");
+            let words = format!("{told} (`sync_channel(n)`, or spell out `oneshot::channel()`)");
             faults.push(fault(file, at, &words));
         }
     }
@@ -534,6 +538,31 @@ fn keys_without_effect(toml: &str, files: &[Source], excused: &[&str]) -> Vec<St
         }
     }
     faults
+}
+
+/// Returns a table of cases with `planned: ` before each test that is not there, and before no
+/// other, and a fault for each test that does not name its case. `read` gives a file's text.
+fn cases_marked(table: &str, read: impl Fn(&str) -> Option<String>) -> (String, Vec<String>) {
+    let (mut marked, mut faults) = (String::new(), Vec::new());
+    for line in table.lines() {
+        let case = line.split('|').nth(2).unwrap_or_default().trim();
+        let plain = line.replace("planned: `", "`");
+        for (place, part) in plain.split('`').enumerate() {
+            if place % 2 == 0 {
+                marked += part;
+                continue;
+            }
+            let text = if part.starts_with("tests/") { read(part) } else { Some(case.to_owned()) };
+            match text {
+                None => marked += "planned: ",
+                Some(text) if text.contains(case) => {}
+                Some(_) => faults.push(format!("{part} does not name the case {case} it covers")),
+            }
+            marked += &format!("`{part}`");
+        }
+        marked.push('\n');
+    }
+    (marked, faults)
 }
 
 // Each rule, held against every file.
@@ -651,6 +680,24 @@ fn no_file_names_a_place_on_one_machine() {
 fn every_key_of_the_configuration_has_an_effect() {
     let toml = std::fs::read_to_string(root().join("config/holdfast.toml")).expect("it is there");
     let faults = keys_without_effect(&toml, &sources(&["src/"]), UNREAD_KEYS);
+    assert!(faults.is_empty(), "\n{}\n", faults.join("\n"));
+}
+
+#[test]
+fn table_of_cases_tells_which_tests_exist() {
+    let path = root().join("docs/cases.md");
+    let text = std::fs::read_to_string(&path).expect("it is there");
+    let (head, rest) = text.split_once("\n| 1 |").expect("the table begins with case 1");
+    let (table, tail) = rest.split_once("\n\n").expect("the table ends with an empty line");
+    let table = format!("| 1 |{table}");
+    assert_eq!(table.lines().count(), 73, "the collection has 73 cases");
+    let (marked, faults) =
+        cases_marked(&table, |test| std::fs::read_to_string(root().join(test)).ok());
+    if std::env::var_os("REGENERATE").is_some() {
+        std::fs::write(&path, format!("{head}\n{marked}\n{tail}")).expect("it can be written");
+    } else {
+        assert!(marked.trim_end() == table, "docs/cases.md is not up to date; `make generated`");
+    }
     assert!(faults.is_empty(), "\n{}\n", faults.join("\n"));
 }
 
@@ -816,4 +863,18 @@ fn key_without_effect_is_noticed() {
     let faults = keys_without_effect(toml, &files, &[]);
     assert_eq!(faults.len(), 2, "{faults:?}");
     assert_eq!(keys_without_effect(toml, &files, &["http.threads", "http.batch_max"]).len(), 0);
+}
+
+#[test]
+fn table_of_cases_that_lies_is_noticed() {
+    let table = "| 1 | L01 | a | `x #1` | planned: `tests/a.rs`, `tests/b.rs`, `tests/c.rs` |";
+    let read = |path: &str| match path {
+        "tests/a.rs" => Some("case L01".to_owned()),
+        "tests/c.rs" => Some("case L02".to_owned()),
+        _ => None,
+    };
+    let (marked, faults) = cases_marked(table, read);
+    let right = "| 1 | L01 | a | `x #1` | `tests/a.rs`, planned: `tests/b.rs`, `tests/c.rs` |\n";
+    assert_eq!(marked, right);
+    assert_eq!(faults.len(), 1, "{faults:?}");
 }
