@@ -441,7 +441,7 @@ fn edit_distance(a: &str, b: &str) -> usize {
 fn contradictions(config: &Config) -> Vec<Fault> {
     let Config { cluster, http, peer, raft, batch, log, .. } = config;
     let segment_need = 4 * batch.entry_bytes_max.max(peer.append_bytes_max);
-    let rules: [(bool, &'static str, String); 16] = [
+    let rules: [(bool, &'static str, String); 17] = [
         (
             cluster.sold_retention_ms >= cluster.receipt_retention_ms,
             "cluster.sold_retention_ms must be at least cluster.receipt_retention_ms",
@@ -498,6 +498,11 @@ fn contradictions(config: &Config) -> Vec<Fault> {
             "http.body_bytes_max must be less than peer.frame_bytes_max, as a body is forwarded \
              in one frame",
             format!("{} ≥ {}", http.body_bytes_max, peer.frame_bytes_max),
+        ),
+        (
+            peer.frame_bytes_max <= peer.queue_bytes_max,
+            "peer.frame_bytes_max must fit in peer.queue_bytes_max",
+            format!("{} > {}", peer.frame_bytes_max, peer.queue_bytes_max),
         ),
         (
             log.segment_bytes >= segment_need,

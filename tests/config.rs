@@ -306,6 +306,7 @@ fn values_that_contradict_each_other_are_refused() {
         (vec![("peer.append_bytes_max", "4194304")], "less than peer.frame_bytes_max"),
         (vec![("peer.chunk_bytes_max", "4194304")], "less than peer.frame_bytes_max"),
         (vec![("http.body_bytes_max", "4194304")], "forwarded in one frame"),
+        (vec![("peer.queue_bytes_max", "1048576")], "fit in peer.queue_bytes_max"),
         (vec![("log.segment_bytes", "1048576")], "four of the largest appends"),
         (vec![("log.hung_ms", "10000")], "less than log.dead_ms"),
         (vec![("peer.listen", "127.0.0.1:7101")], "must differ"),

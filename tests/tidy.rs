@@ -86,16 +86,17 @@ const REAL_TIME: &[&str] = &["src/runtime.rs", "src/http/serve", "src/cli/"];
 const REAL_CLOCK: &[&str] =
     &["src/runtime.rs", "src/http/serve", "src/cli/", "src/storage/pages/sled_store.rs"];
 
-/// Words that the ledger may not know: they read the world, or differ between two replicas.
-const IMPURE: [&str; 21] = [
-    "std::time",
-    "std::fs",
-    "std::io",
-    "std::net",
-    "std::env",
-    "std::thread",
-    "std::process",
-    "std::sync",
+/// Parts of `std` that read the world, which the ledger may not know.
+const WORLDLY: [&str; 7] = ["time", "fs", "io", "net", "env", "thread", "process"];
+
+/// Words that the ledger may not know: they wait, log, round, or differ between two replicas.
+const IMPURE: [&str; 19] = [
+    "std::sync::atomic",
+    "std::sync::mpsc",
+    "Mutex",
+    "RwLock",
+    "OnceLock",
+    "LazyLock",
     "tokio",
     "async",
     "await",
@@ -147,8 +148,11 @@ const UNREAD_KEYS: &[&str] = &[
     "peer.append_bytes_max",
     "peer.chunk_bytes_max",
     "peer.connections_max",
-    "peer.requests_max",
+    "peer.in_flight_max",
+    "peer.queue_max",
+    "peer.queue_bytes_max",
     "peer.connect_timeout_ms",
+    "peer.handshake_timeout_ms",
     "peer.request_timeout_ms",
     "peer.chunk_timeout_ms",
     "peer.tcp_user_timeout_ms",
@@ -449,6 +453,12 @@ fn impurities_of_the_ledger(file: &Source) -> Vec<String> {
     for name in IMPURE {
         let told = format!("the ledger is pure and knows no `{name}`; every replica must agree");
         faults.extend(words(&file.shipped, name).map(|at| fault(file, at, &told)));
+    }
+    for (at, name) in names_under(&file.shipped, "std") {
+        if WORLDLY.contains(&name.as_str()) {
+            let told = format!("the ledger is pure and knows no `std::{name}`; pass it as data");
+            faults.push(fault(file, at, &told));
+        }
     }
     faults
 }
@@ -822,6 +832,9 @@ fn call_out_of_place_is_noticed() {
 fn impure_ledger_is_noticed() {
     let rule = impurities_of_the_ledger;
     finds(rule, "src/ledger/slot.rs", "use std::time::Duration;", 1);
+    finds(rule, "src/ledger/slot.rs", "use std::{fmt, fs::File, sync::Arc, time};", 2);
+    finds(rule, "src/ledger/slot.rs", "static A: std::sync::Mutex<u8> = f();", 1);
+    finds(rule, "src/ledger/slot.rs", "use std::sync::Arc;", 0);
     finds(rule, "src/ledger/slot.rs", "async fn f(x: f64) { HashMap::new() }", 3);
     finds(rule, "src/ledger/slot.rs", "use std::collections::BTreeMap; // async f64", 0);
     finds(rule, "src/shard/gate.rs", "use std::time::Duration;", 0);

@@ -168,18 +168,24 @@ keys! {
         /// Pages in one message of a checkpoint that is being sent.
         chunk_bytes_max: u64 = MIB, whole(16 * KIB, 16 * MIB);
         /// Connections from other nodes at once.
-        connections_max: usize = 256, whole(1, 65_536);
-        /// Requests that may wait for their answer on one connection; more are refused at once.
-        requests_max: usize = 4_096, whole(1, 1_000_000);
-        /// How long connecting and shaking hands may take.
-        connect_timeout_ms: u64 = 500, whole(10, MINUTE_MS);
+        connections_max: usize = 1_024, whole(1, 65_536);
+        /// Requests of one connection that are sent and not answered.
+        in_flight_max: usize = 1_024, whole(1, 1_000_000);
+        /// Requests that may wait to be sent on one connection; more are refused at once.
+        queue_max: usize = 8_192, whole(1, 1_000_000);
+        /// Bytes that may wait to be sent on one connection; more are refused at once.
+        queue_bytes_max: u64 = 16 * MIB, whole(MIB, GIB);
+        /// How long connecting to a node and shaking hands with it may take.
+        connect_timeout_ms: u64 = 1_000, whole(10, MINUTE_MS);
+        /// How long an accepted connection may take to say who it is.
+        handshake_timeout_ms: u64 = 2_000, whole(10, MINUTE_MS);
         /// How long a vote, an append or a forwarded request may take, unless it has less time.
         request_timeout_ms: u64 = 1_000, whole(10, MINUTE_MS);
         /// How long one message of a checkpoint may take: the receiver writes it to its disk.
         chunk_timeout_ms: u64 = 10_000, whole(100, 10 * MINUTE_MS);
         /// How long sent bytes may stay unacknowledged before the system gives up the connection.
         /// Without it a connection hangs for tens of seconds after a partition has healed.
-        tcp_user_timeout_ms: u64 = 1_000, whole(100, 10 * MINUTE_MS);
+        tcp_user_timeout_ms: u64 = 2_000, whole(100, 10 * MINUTE_MS);
     }
 
     /// Elections and the lease. Must be the same on every node: a follower's promise not to vote is
