@@ -43,11 +43,11 @@ docs: ## build the API documentation; warnings are errors
 
 verify: fmt lint test docs ## all that a commit must pass
 
-demo: ## start three nodes on this machine and run a small sale
-	$(CARGO) run --release -- demo
+demo: ## start three nodes on this machine and run a small sale; ARGS="…" is passed on
+	$(CARGO) run --release -- demo $(ARGS)
 
-bench: build ## print what the load generator can do
-	$(CARGO) run --release -- bench --help
+bench: ## measure this machine with the load generator; ARGS="…" is passed on
+	$(CARGO) run --release -- bench $(ARGS)
 
 generated: ## write anew what is made from the code: config/holdfast.toml, marks in docs/cases.md
 	REGENERATE=1 $(CARGO) test --package holdfast --test config shipped_file

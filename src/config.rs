@@ -34,6 +34,16 @@ pub const ENV_PREFIX: &str = "HOLDFAST_";
 const ENV_OF_OTHERS: [&str; 4] =
     ["HOLDFAST_URL", "HOLDFAST_CONFIG", "HOLDFAST_TENANT", "HOLDFAST_SEED"];
 
+/// Returns the process's variables that begin with [`ENV_PREFIX`], for [`Config::from_parts`]. What
+/// is not Unicode in them is replaced, so that its key is refused by its rule; variables of others
+/// are not looked at.
+pub fn environment() -> Vec<(String, String)> {
+    let text = |os: std::ffi::OsString| os.to_string_lossy().into_owned();
+    let ours = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with(ENV_PREFIX);
+    let all = std::env::vars_os().filter(|(name, _)| ours(name));
+    all.map(|(name, value)| (text(name), text(value))).collect()
+}
+
 /// Where a value came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {

@@ -361,3 +361,11 @@ fn finish_lane_is_a_part_of_the_queue() {
     assert_eq!(batch.finish_lane(), batch.queue_max / 4);
     assert!(batch.finish_lane() > 0 && batch.finish_lane() < batch.queue_max);
 }
+
+#[test]
+fn environment_of_the_process_holds_only_what_is_ours() {
+    // Set by cargo for every test, and not ours.
+    assert!(std::env::var_os("CARGO_MANIFEST_DIR").is_some());
+    let environment = holdfast::config::environment();
+    assert!(environment.iter().all(|(name, _)| name.starts_with("HOLDFAST_")));
+}
