@@ -201,7 +201,13 @@ pub(crate) async fn start(
     checkpoints: &Checkpoints,
 ) -> Option<(Turn, Arc<CheckpointHeader>, Pages)> {
     for (turn, _) in checkpoints.candidates() {
-        let Ok((header, pages)) = checkpoints.load(turn).await else { continue };
+        let (header, pages) = match checkpoints.load(turn).await {
+            Ok(loaded) => loaded,
+            Err(error) => {
+                println!("{error}");
+                continue;
+            }
+        };
         let pages: Pages = pages.into_iter().collect();
         if digest(&pages) == header.state.digest {
             return Some((turn, header, pages));

@@ -21,7 +21,6 @@ use std::io;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -48,8 +47,10 @@ const HEADER_KEY: &[u8] = b"header";
 #[derive(Debug, Clone)]
 pub struct SledPages {
     dir: PathBuf,
-    copies: Arc<AtomicU64>,
 }
+
+/// Numbers the private copies of this process.
+static PRIVATE: AtomicU64 = AtomicU64::new(0);
 
 impl SledPages {
     /// Returns the store in `dir`, which is created when it does not exist.
@@ -61,7 +62,7 @@ impl SledPages {
         let dir = dir.into();
         fs::create_dir_all(&dir)?;
         sync_parent(&dir)?;
-        Ok(SledPages { dir, copies: Arc::new(AtomicU64::new(0)) })
+        Ok(SledPages { dir })
     }
 
     /// Returns the directory of one database.
@@ -75,7 +76,7 @@ impl SledPages {
     }
 
     fn private(&self, prefix: &str) -> PathBuf {
-        let number = self.copies.fetch_add(1, Ordering::Relaxed);
+        let number = PRIVATE.fetch_add(1, Ordering::Relaxed);
         self.dir.join(format!("{prefix}-{}-{number}", std::process::id()))
     }
 
