@@ -1,8 +1,21 @@
 //! Storage: promises in the log, state in sled. The only room that touches files.
+//!
+//! The write-ahead log remembers the order in which the ledger was asked; two page databases a
+//! shard, written in turn, keep the ledger's pages; the identity file says whose data this is.
+//! `sled::` is named in here and nowhere else.
 
+pub mod checkpoint;
 mod disk;
 pub mod log;
+pub mod pages;
 mod sim_disk;
 
+pub use checkpoint::{
+    CheckpointError, CheckpointHeader, CheckpointReceiver, CheckpointState, CheckpointWriter,
+    Checkpoints, Origin, PageDesk, PinnedCheckpoint,
+};
 pub use disk::{Disk, DiskFile, RealDisk, measure_sync};
+pub use log::{
+    LogEntry, LogError, LogHealth, LogOptions, LogPosition, NodeLog, ShardLog, ShardLogState,
+};
 pub use sim_disk::{Choice, Fault, SECTOR_BYTES, SimDisk};
