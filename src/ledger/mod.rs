@@ -108,6 +108,11 @@ impl Ledger {
     }
 
     /// Returns the earliest deadline of a live hold (coarse: up to one time cell late), or `None`.
+    /// Returns the name of an item's default region.
+    pub fn default_region(&self, _name: &ItemName) -> Option<&str> {
+        todo!("ledger helper")
+    }
+
     pub fn next_due(&self) -> Option<UnixMs> {
         todo!("ledger helper")
     }

@@ -94,7 +94,8 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     {
         let entries: Result<Vec<_>, _> = entries.into_iter().map(|e| to_log(&e)).collect();
         let entries = entries.map_err(io::Error::other)?;
-        self.log.append(entries, Box::new(move |result| callback.io_completed(result)))
+        let done = Box::new(move |result| callback.io_completed(result));
+        self.log.append_when_room(entries, done).await
     }
 
     async fn truncate_after(&mut self, last: Option<LogIdOf<TypeConfig>>) -> io::Result<()> {

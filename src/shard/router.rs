@@ -70,7 +70,7 @@ impl Router {
         &self.places
     }
 
-    pub(crate) fn members(&self) -> Vec<MemberSpec> {
+    pub fn members(&self) -> Vec<MemberSpec> {
         self.members.read().values().cloned().collect()
     }
 
@@ -79,7 +79,7 @@ impl Router {
         HOMES.with_borrow_mut(|homes| homes.remove(&self.id));
     }
 
-    fn home(self: &Arc<Router>) -> Arc<Home> {
+    pub(super) fn home(self: &Arc<Router>) -> Arc<Home> {
         HOMES.with_borrow_mut(|homes| {
             let open = || {
                 let doors = self.places.iter().map(|place| place.door.clone()).collect();
@@ -95,7 +95,7 @@ impl Router {
     }
 
     /// Answers one question.
-    pub(crate) async fn answer(self: Arc<Router>, request: Request) -> Reply {
+    pub async fn answer(self: Arc<Router>, request: Request) -> Reply {
         let Request { question, deadline, consistency, hop } = request;
         let Some(place) = self.place_of(&question) else { return no_such_shard() };
         if let Some(reply) = place.from_memory(&question, consistency) {
@@ -116,7 +116,7 @@ impl Router {
     }
 
     /// Answers many questions of one caller, densely and in order.
-    pub(crate) async fn answer_all(self: Arc<Router>, requests: Vec<Request>) -> Vec<Reply> {
+    pub async fn answer_all(self: Arc<Router>, requests: Vec<Request>) -> Vec<Reply> {
         let Some(first) = requests.first() else { return Vec::new() };
         let (deadline, hop) = (first.deadline, first.hop);
         let mut replies: Vec<Option<Reply>> = vec![None; requests.len()];

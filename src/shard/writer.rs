@@ -23,7 +23,7 @@ use crate::raft::{Applied, EntryBuilder, Group, ProposeError};
 use crate::runtime::{self, Instant};
 
 /// The wall clock as this node may use it: `None` while no majority of the members' clocks agrees.
-pub(crate) type AgreedClock = Arc<dyn Fn() -> Option<UnixMs> + Send + Sync>;
+pub type AgreedClock = Arc<dyn Fn() -> Option<UnixMs> + Send + Sync>;
 
 /// Bounds of the batcher.
 #[derive(Debug, Clone, Copy)]

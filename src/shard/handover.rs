@@ -1,0 +1,78 @@
+//! Handing leadership over without a pause in the sale.
+//!
+//! The gate closes before openraft is asked: from that moment the old leadership answers nothing
+//! from memory, since the new one may grant. Leadership goes only to a voter that can win: one that
+//! answered within two heartbeats and lacks nothing of the log; a transfer to another stops
+//! heartbeats and proposals for most of a second.
+
+use std::time::Duration;
+
+use super::router::Place;
+use crate::ledger::{LogIndex, NodeId};
+use crate::raft::GroupState;
+use crate::runtime;
+
+/// How long a transfer may take before the gate opens again.
+const TRANSFER_MAX: Duration = Duration::from_secs(1);
+/// How often it is looked whether the transfer happened.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+
+/// Chooses who could lead instead of `own`: voters that answered within two heartbeats, least lag
+/// first. With `exact` only those that lack nothing.
+pub(crate) fn candidates(
+    state: &GroupState,
+    own: NodeId,
+    heartbeat: Duration,
+    exact: bool,
+) -> Vec<NodeId> {
+    let fresh_ms = u64::try_from(heartbeat.as_millis()).unwrap_or(u64::MAX).saturating_mul(2);
+    let mut candidates: Vec<(LogIndex, NodeId)> = state
+        .voters
+        .iter()
+        .filter(|voter| **voter != own)
+        .filter(|voter| state.heard_ms.get(voter).is_some_and(|age| *age <= fresh_ms))
+        .map(|voter| (state.matched.get(voter).copied().unwrap_or_default(), *voter))
+        .filter(|(matched, _)| !exact || *matched >= state.last_log)
+        .collect();
+    candidates.sort_by(|a, b| b.cmp(a));
+    candidates.into_iter().map(|(_, voter)| voter).collect()
+}
+
+impl Place {
+    /// Hands leadership of this shard to `to`, or to whoever can win; does nothing when this node
+    /// does not lead.
+    ///
+    /// # Errors
+    ///
+    /// Words, when nobody can win or the transfer did not happen; the gate is open again then.
+    pub(crate) async fn hand_over(
+        &self,
+        own: NodeId,
+        to: Option<NodeId>,
+        heartbeat: Duration,
+    ) -> Result<(), String> {
+        if self.fence.leadership().is_none() {
+            return Ok(());
+        }
+        let candidates = candidates(&self.group.state(), own, heartbeat, false);
+        let chosen = match to {
+            Some(to) => candidates.contains(&to).then_some(to),
+            None => candidates.first().copied(),
+        };
+        let Some(to) = chosen else {
+            return Err("no voter has answered within two heartbeats".to_owned());
+        };
+        let Some(closed) = self.fence.close() else { return Ok(()) };
+        let asked = self.group.transfer_to(to).await;
+        let deadline = runtime::now() + TRANSFER_MAX;
+        while asked.is_ok() && runtime::now() < deadline {
+            if self.fence.leadership().map(|leadership| leadership.id) != Some(closed) {
+                tracing::info!(shard = %self.door.shard, %to, "leadership was handed over");
+                return Ok(());
+            }
+            runtime::sleep(LOOK_EVERY).await;
+        }
+        self.fence.reopen(closed);
+        Err(asked.err().unwrap_or_else(|| format!("node {to} did not take the leadership")))
+    }
+}

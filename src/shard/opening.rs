@@ -1,0 +1,199 @@
+//! Opening a shard on its runtime, and what the steward may ask of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+use super::ask::{Addressed, Outgoing};
+use super::desk::{Consistency, MemberSpec, Outcome, Question, Reply};
+use super::fence::Fence;
+use super::flight::{FlightBoard, Flights};
+use super::gate::Gate;
+use super::handover::candidates;
+use super::home::{Door, reply};
+use super::meter::Meter;
+use super::router::{Place, Router};
+use super::status::ShardStatus;
+use super::writer::{AgreedClock, Writer, WriterLimits};
+use crate::ledger::{Command, NodeId, PauseReason, ShardId, UnixMs};
+use crate::raft::{Group, Replica};
+use crate::runtime::{self, Instant};
+
+/// Deliveries that may wait for a shard; each carries one turn of one home.
+const DELIVERIES_MAX: usize = 8192;
+
+/// The bounds of a shard's gate and batcher.
+#[derive(Debug, Clone, Copy)]
+pub struct ShardLimits {
+    /// How old the last quorum acknowledgement may be before the shard pauses.
+    pub pause_after: Duration,
+    /// The most bytes of one entry.
+    pub entry_bytes_max: usize,
+    /// Entries in flight.
+    pub entries_in_flight_max: usize,
+    /// Questions that may wait in each lane.
+    pub queue_max: usize,
+    /// The longest that a question may wait for its entry.
+    pub queue_age_max: Duration,
+    /// Questions that may be parked.
+    pub park_max: usize,
+    /// Time between heartbeats, for judging who could lead.
+    pub heartbeat: Duration,
+}
+
+/// One shard, opened: the router's way in, and the steward's.
+#[derive(Debug, Clone)]
+pub struct ShardService {
+    pub(crate) place: Place,
+    limits: ShardLimits,
+}
+
+/// Starts a shard's gate and batcher on this thread's runtime.
+pub fn open_shard(group: Group, limits: ShardLimits, clock: AgreedClock) -> ShardService {
+    let shard = group.shard();
+    let replica = Arc::clone(group.replica());
+    let fence = Arc::new(Fence::new(group.clone(), limits.pause_after));
+    let meter = Arc::new(Meter::default());
+    let board = Arc::new(FlightBoard::default());
+    let (deliveries, receiver) = mpsc::channel(DELIVERIES_MAX);
+    let gate = Gate {
+        shard,
+        replica: Arc::clone(&replica),
+        fence: Arc::clone(&fence),
+        meter: Arc::clone(&meter),
+        board: Arc::clone(&board),
+        flights: Flights::default(),
+        places: Default::default(),
+        finishes: Default::default(),
+        parked: Default::default(),
+        park_max: limits.park_max,
+        out: Outgoing::default(),
+    };
+    let writer_limits = WriterLimits {
+        entry_bytes_max: limits.entry_bytes_max,
+        entries_in_flight_max: limits.entries_in_flight_max,
+        queue_age_max: limits.queue_age_max,
+    };
+    let writer = Writer::new(group.clone(), gate, writer_limits, clock);
+    runtime::spawn(writer.run(receiver));
+    let door = Door { shard, deliveries, meter: Arc::clone(&meter), queue_max: limits.queue_max };
+    ShardService { place: Place { group, replica, fence, meter, board, door }, limits }
+}
+
+impl ShardService {
+    /// Returns which shard it is.
+    pub fn shard(&self) -> ShardId {
+        self.place.door.shard
+    }
+
+    /// Returns its Raft group.
+    pub fn group(&self) -> &Group {
+        &self.place.group
+    }
+
+    /// Returns its state in memory.
+    pub fn replica(&self) -> &Arc<Replica> {
+        &self.place.replica
+    }
+
+    /// Tells whether this node leads it with a fresh quorum and an open gate.
+    pub fn leads(&self) -> bool {
+        self.place.fence.may_propose().is_ok()
+    }
+
+    /// Bars this node from answering for the shard, or lifts the bar.
+    pub fn bar(&self, reason: Option<PauseReason>) {
+        self.place.fence.bar(reason);
+    }
+
+    /// Hands leadership to `to`, or to whoever can win.
+    ///
+    /// # Errors
+    ///
+    /// Words, when nobody can win or it did not happen.
+    pub async fn hand_over(&self, own: NodeId, to: Option<NodeId>) -> Result<(), String> {
+        self.place.hand_over(own, to, self.limits.heartbeat).await
+    }
+
+    /// Tells whether `to` could take the leadership now: it is a voter that answered within two
+    /// heartbeats and lacks nothing.
+    pub fn could_lead(&self, own: NodeId, to: NodeId) -> bool {
+        candidates(&self.place.group.state(), own, self.limits.heartbeat, true).contains(&to)
+    }
+
+    /// Estimates ledger time now, as an entry would be stamped; `None` before anything was applied.
+    pub fn ledger_time(&self) -> Option<UnixMs> {
+        let state = self.place.replica.read();
+        let (base, at) = state.stamped?;
+        let now = runtime::now();
+        let since = if now > at { (now - at).as_millis() } else { 0 };
+        Some(UnixMs(base.0.saturating_add(u64::try_from(since).unwrap_or(u64::MAX))))
+    }
+
+    /// Returns how it is.
+    pub fn status(&self) -> ShardStatus {
+        let state = self.place.group.state();
+        let checkpoints = self.place.group.checkpoints();
+        let checkpoint = checkpoints.current().and_then(|(_, header)| header.state.position);
+        let bytes = checkpoints.bytes_on_disk().map(|[a, b]| a + b).unwrap_or_default();
+        let paused = match self.place.fence.may_propose() {
+            Ok(_) => None,
+            Err(reason) if self.place.fence.leadership().is_some() => Some(reason),
+            Err(_) if state.leader.is_none() => Some(PauseReason::QuorumLost),
+            Err(_) => None,
+        };
+        let read = self.place.replica.read();
+        ShardStatus {
+            shard: self.shard(),
+            role: state.role,
+            leader: state.leader,
+            term: state.term,
+            voters: state.voters,
+            learners: state.learners,
+            matched: state.matched.into_iter().collect(),
+            last_log: state.last_log,
+            applied: read.applied.map(|at| at.index).unwrap_or_default(),
+            purged: state.purged,
+            quorum_age_ms: state.quorum_age_ms,
+            paused,
+            ledger_now: read.ledger.now(),
+            digest: format!("{:032x}", read.ledger.digest()),
+            figures: read.ledger.figures(),
+            traffic: self.place.meter.traffic(),
+            checkpoint: checkpoint.map(|at| at.index).unwrap_or_default(),
+            checkpoint_bytes: bytes,
+            failed: state.failed,
+        }
+    }
+}
+
+impl Router {
+    /// Makes the router of a node from its opened shards, in the order of their numbers.
+    pub fn open(
+        node: NodeId,
+        shards: &[ShardService],
+        members: Vec<MemberSpec>,
+        network: crate::peer::Network,
+    ) -> Arc<Router> {
+        let places = shards.iter().map(|shard| shard.place.clone()).collect();
+        Arc::new(Router::new(node, places, members, network))
+    }
+
+    /// Asks a shard on this node to apply a command of its own (the steward's): no hop, no memory.
+    pub async fn command_on(
+        self: &Arc<Router>,
+        shard: ShardId,
+        command: Command,
+        deadline: Instant,
+    ) -> Reply {
+        let question = Question::Command(command);
+        let consistency = Consistency::Leader;
+        let addressed = vec![Addressed { shard, question, consistency }];
+        let Some(answers) = self.home().send(addressed, deadline) else {
+            return reply(Outcome::Overloaded);
+        };
+        let mut replies = answers.await.unwrap_or_default();
+        replies.pop().unwrap_or_else(|| reply(Outcome::Unknown))
+    }
+}
