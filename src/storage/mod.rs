@@ -1,8 +1,11 @@
-//! Storage: promises in the log, state in sled.
-//!
-//! The write-ahead log remembers the order in which the ledger was asked; two page databases a
-//! shard, written in turn, keep the ledger's pages; the identity file says whose data this is.
-//! `sled::` is named in here and nowhere else.
+//! Storage: promises in the log, state in sled. The only room that touches files.
 
 pub mod checkpoint;
+pub mod data_dir;
+mod disk;
+pub mod identity;
 pub mod pages;
+mod sim_disk;
+
+pub use disk::{Disk, DiskFile, RealDisk, measure_sync};
+pub use sim_disk::{Choice, Fault, SECTOR_BYTES, SimDisk};
