@@ -4,6 +4,7 @@ pub mod checkpoint;
 pub mod data_dir;
 mod disk;
 pub mod identity;
+pub mod log;
 pub mod pages;
 mod sim_disk;
 
