@@ -7,7 +7,7 @@ use checkpoint_site::{Book, Dice, Site, key, run, start};
 /// Pages of a hot item: few, always dirty, written again and again.
 const PAGES: u64 = 256;
 const PAGE_BYTES: usize = 8 << 10;
-const CHECKPOINTS: usize = 120;
+const CHECKPOINTS: usize = 60;
 
 #[test]
 fn files_settle_when_the_same_pages_are_written_for_ever_s01() {
@@ -43,14 +43,14 @@ fn deleting_everything_gives_the_space_back_s01() {
         let site = Site::sled();
         let checkpoints = site.open().await;
         let mut dice = Dice(32);
-        for number in 0..6_000 {
+        for number in 0..5_000 {
             book.put(key(number), dice.bytes(16 << 10));
         }
         for _ in 0..2 {
             book.checkpoint(&checkpoints).await;
         }
         let full = checkpoints.bytes_on_disk().expect("looks");
-        for number in 1..6_000 {
+        for number in 1..5_000 {
             book.remove(&key(number));
         }
         for _ in 0..4 {

@@ -30,11 +30,12 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 
 pub use desk::PageDesk;
-pub use header::{CheckpointHeader, CheckpointState, LogPosition, Origin};
+pub use header::{CheckpointHeader, CheckpointState, Origin};
 pub use pinned::{CheckpointReader, PinnedCheckpoint};
 pub use receiver::CheckpointReceiver;
 pub use writer::{CheckpointWriter, Progress};
 
+use super::log::LogPosition;
 use super::pages::{AtRest, PageError, PageStore, StoredPage};
 use crate::ledger::Turn;
 use pinned::Pin;

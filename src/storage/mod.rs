@@ -5,7 +5,9 @@
 //! `sled::` is named in here and nowhere else.
 
 pub mod checkpoint;
+pub mod data_dir;
 mod disk;
+pub mod identity;
 pub mod log;
 pub mod pages;
 mod sim_disk;
@@ -14,7 +16,9 @@ pub use checkpoint::{
     CheckpointError, CheckpointHeader, CheckpointReceiver, CheckpointState, CheckpointWriter,
     Checkpoints, Origin, PageDesk, PinnedCheckpoint,
 };
+pub use data_dir::{Ballast, DataDir, DataDirError};
 pub use disk::{Disk, DiskFile, RealDisk, measure_sync};
+pub use identity::{Identity, IdentityError};
 pub use log::{
     LogEntry, LogError, LogHealth, LogOptions, LogPosition, NodeLog, ShardLog, ShardLogState,
 };

@@ -10,8 +10,9 @@ use std::sync::Arc;
 use holdfast::ledger::{LeaderId, LogIndex, NodeId, PageKey, Settings, ShardId, Turn, UnixMs};
 use holdfast::runtime::Rt;
 use holdfast::storage::checkpoint::{
-    CheckpointError, CheckpointHeader, CheckpointState, Checkpoints, LogPosition, Origin, PageDesk,
+    CheckpointError, CheckpointHeader, CheckpointState, Checkpoints, Origin, PageDesk,
 };
+use holdfast::storage::log::LogPosition;
 use holdfast::storage::pages::{PageChange, PageStore, SimPages, SledPages};
 use openraft_rt::AsyncRuntime;
 use xxhash_rust::xxh3::xxh3_128;

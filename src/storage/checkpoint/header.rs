@@ -3,32 +3,16 @@
 //! It is one sealed envelope, written after the pages and bound to them by the page store. It never
 //! describes anything but pages that are whole.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::codec::{self, CodecError};
-use crate::ledger::{LeaderId, LogIndex, Settings, ShardId, UnixMs};
+use crate::ledger::{Settings, ShardId, UnixMs};
+use crate::storage::log::LogPosition;
 
 /// The envelope kind of a checkpoint header.
 const CHECKPOINT_KIND: u16 = 0x0312;
 const CHECKPOINT_VERSION: u16 = 1;
-
-/// The place of an entry in a shard's log: openraft's log id in our words.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct LogPosition {
-    /// The leadership that wrote the entry.
-    pub leader: LeaderId,
-    /// Its index.
-    pub index: LogIndex,
-}
-
-impl fmt::Display for LogPosition {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.leader, self.index)
-    }
-}
 
 /// Whose pages they are. Two databases with different origins are never mixed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
