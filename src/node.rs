@@ -1,1 +1,67 @@
-//! To come.
+//! The node: it owns everything, places it on threads, starts it and stops it.
+//!
+//! A node is empty until `cluster init` gives it an identity and its members; from then on it starts
+//! by itself. It never makes a cluster by itself: a wiped node must not found a second one.
+
+mod members;
+mod office;
+mod parts;
+mod running;
+//mod threads;
+
+pub use office::{Counter, Office};
+pub use parts::{Parts, sled_pages};
+//pub use threads::Node;
+
+/// Why a node does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// The data directory cannot be used.
+    #[error(transparent)]
+    DataDir(#[from] crate::storage::DataDirError),
+    /// The identity cannot be used.
+    #[error(transparent)]
+    Identity(#[from] crate::storage::IdentityError),
+    /// The log cannot be used: this node does not vote.
+    #[error("{error}{}", mend(.error))]
+    Log {
+        /// What was found.
+        #[from]
+        error: crate::storage::LogError,
+    },
+    /// The page databases cannot be used.
+    #[error(transparent)]
+    Pages(#[from] crate::storage::CheckpointError),
+    /// A shard does not start.
+    #[error(transparent)]
+    Shard(#[from] crate::raft::StartError),
+    /// A listener, a thread or a file failed.
+    #[error("{what}: {error}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// The cluster's keys in the configuration are not those of the identity.
+    #[error("{0}")]
+    Mismatch(String),
+}
+
+/// Says what mends a log that cannot be trusted.
+fn mend(error: &crate::storage::LogError) -> &'static str {
+    use crate::storage::LogError;
+    match error {
+        LogError::Lost { .. } | LogError::Foreign { .. } | LogError::Damaged { .. } => {
+            ". What this node promised to its peers is gone, so it must not vote under this id \
+             again: stop it, and bring the machine back as a new node with `holdfast node replace`"
+        }
+        LogError::Exists { .. } | LogError::Options(_) | LogError::Io { .. } => "",
+    }
+}
+
+impl NodeError {
+    pub(crate) fn io(what: impl Into<String>, error: std::io::Error) -> NodeError {
+        NodeError::Io { what: what.into(), error }
+    }
+}

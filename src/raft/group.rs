@@ -11,7 +11,7 @@ use openraft::errors::{ClientWriteError, InitializeError, RaftError};
 use openraft::impls::ProgressResponder;
 use openraft::raft::ClientWriteResult;
 use openraft::type_config::alias::OneshotReceiverOf;
-use openraft::{ReadPolicy, ServerState};
+use openraft::{Instant as _, ReadPolicy, ServerState};
 use serde::{Deserialize, Serialize};
 
 use super::checkpointing::make_checkpoint;

@@ -81,7 +81,7 @@ fn address(node: NodeId, member: &Member) -> Address {
 }
 
 /// Makes connections for one shard.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct Peers {
     network: Network,
     shard: ShardId,

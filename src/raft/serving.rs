@@ -139,32 +139,31 @@ impl Conversation for RaftConversation {
     }
 }
 
+type Message = (u16, Bytes, ReplyTo);
+
 /// A peer that sends its checkpoint, or fetches ours. Messages are served one after another.
 pub struct SnapshotConversation {
-    messages: mpsc::Sender<(u16, Bytes, ReplyTo)>,
+    group: Group,
+    desk: PageDesk,
+    messages: Option<mpsc::Sender<Message>>,
 }
 
 impl SnapshotConversation {
-    /// Serves a peer of this group. Must be called on the shard's runtime.
+    /// Serves a peer of this group.
     pub fn new(group: &Group, desk: PageDesk) -> SnapshotConversation {
-        let (messages, receiver) = mpsc::channel(SNAPSHOT_WAITING_MAX);
-        let serving = Serving { group: group.clone(), desk, incoming: None, lent: None };
-        SnapshotConversation { messages: spawn_serving(serving, messages, receiver) }
+        SnapshotConversation { group: group.clone(), desk, messages: None }
     }
-}
-
-fn spawn_serving(
-    serving: Serving,
-    messages: mpsc::Sender<(u16, Bytes, ReplyTo)>,
-    receiver: mpsc::Receiver<(u16, Bytes, ReplyTo)>,
-) -> mpsc::Sender<(u16, Bytes, ReplyTo)> {
-    runtime::spawn(serving.run(receiver));
-    messages
 }
 
 impl Conversation for SnapshotConversation {
     fn frame(&mut self, kind: u16, body: Bytes, reply: ReplyTo) {
-        if let Err(error) = self.messages.try_send((kind, body, reply)) {
+        let messages = self.messages.get_or_insert_with(|| {
+            let (messages, receiver) = mpsc::channel(SNAPSHOT_WAITING_MAX);
+            let (group, desk) = (self.group.clone(), self.desk.clone());
+            runtime::spawn(Serving { group, desk, incoming: None, lent: None }.run(receiver));
+            messages
+        });
+        if let Err(error) = messages.try_send((kind, body, reply)) {
             error.into_inner().2.refuse("one message of a checkpoint at a time");
         }
     }
@@ -178,7 +177,7 @@ struct Serving {
 }
 
 impl Serving {
-    async fn run(mut self, mut messages: mpsc::Receiver<(u16, Bytes, ReplyTo)>) {
+    async fn run(mut self, mut messages: mpsc::Receiver<Message>) {
         while let Some((kind, body, reply)) = messages.recv().await {
             match self.serve(kind, &body).await {
                 Ok(bytes) => reply.send(bytes),

@@ -1,1 +1,154 @@
-//! To come.
+//! The steward: one for each shard on each node. On the leader it asks for what has fallen due; on
+//! every replica it makes checkpoints. It decides nothing: all that it asks for goes through the log.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::ledger::{Answer, Command, LeaderId, NodeId};
+use crate::runtime::{self, Instant};
+use crate::shard::{Outcome, Reply, Router, ShardService};
+
+/// How often a steward looks around.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How long an entry of the steward may take.
+const COMMAND_MAX: Duration = Duration::from_secs(2);
+/// Leadership moves to its preferred node at most this often.
+const MOVE_EVERY: Duration = Duration::from_secs(60);
+/// How long a failed checkpoint rests before the next attempt.
+const CHECKPOINT_AGAIN_AFTER: Duration = Duration::from_secs(5);
+
+/// What a steward goes by.
+#[derive(Debug, Clone, Copy)]
+pub struct StewardRules {
+    /// A checkpoint is due after so many bytes of log.
+    pub checkpoint_log_bytes: u64,
+    /// A checkpoint is due after so many commands.
+    pub checkpoint_commands: u64,
+    /// A checkpoint is due after so long with changes.
+    pub checkpoint_every: Duration,
+    /// The node that leads this shard when all is well.
+    pub preferred: NodeId,
+    /// This node.
+    pub own: NodeId,
+}
+
+/// One shard's steward.
+pub struct Steward {
+    shard: ShardService,
+    router: Arc<Router>,
+    rules: StewardRules,
+    stop: watch::Receiver<bool>,
+    /// Volume applied at the last checkpoint, and when that was.
+    kept: (u64, u64),
+    kept_at: Instant,
+    rest_until: Instant,
+    moved_at: Instant,
+    /// The leadership for which time was asked to advance once, so that it has a stamp to go by.
+    timed: Option<LeaderId>,
+}
+
+impl Steward {
+    /// Makes a steward; [`Steward::run`] must be called on the shard's runtime.
+    pub fn new(
+        shard: ShardService,
+        router: Arc<Router>,
+        rules: StewardRules,
+        stop: watch::Receiver<bool>,
+    ) -> Steward {
+        let now = runtime::now();
+        Steward {
+            shard,
+            router,
+            rules,
+            stop,
+            kept: (0, 0),
+            kept_at: now,
+            rest_until: now,
+            moved_at: now,
+            timed: None,
+        }
+    }
+
+    /// Looks after the shard until the node stops.
+    pub async fn run(mut self) {
+        loop {
+            if *self.stop.borrow() {
+                return;
+            }
+            let swept_to_the_limit = self.advance_time().await;
+            self.move_leadership().await;
+            self.checkpoint().await;
+            if swept_to_the_limit {
+                runtime::yield_now().await;
+            } else {
+                runtime::sleep(LOOK_EVERY).await;
+            }
+        }
+    }
+
+    /// Proposes that time advances when a hold is due. Says whether there may be more to sweep.
+    async fn advance_time(&mut self) -> bool {
+        if !self.shard.leads() {
+            return false;
+        }
+        let due = self.shard.replica().read().ledger.next_due();
+        let leader = self.shard.group().leadership().map(|leadership| leadership.id);
+        let wanted = match (due, self.shard.ledger_time()) {
+            (None, _) => false,
+            (Some(due), Some(now)) => due <= now,
+            // Nothing was stamped here since the start: one entry gives time a base.
+            (Some(_), None) => self.timed != leader,
+        };
+        if !wanted {
+            return false;
+        }
+        self.timed = leader;
+        let deadline = runtime::now() + COMMAND_MAX;
+        let reply = self.router.command_on(self.shard.shard(), Command::Advance, deadline).await;
+        match reply {
+            Reply { outcome: Outcome::Answered(Answer::Advanced { swept }), .. } => swept > 0,
+            Reply { .. } => false,
+        }
+    }
+
+    /// Brings leadership to its preferred node when that is caught up, at most once a minute.
+    async fn move_leadership(&mut self) {
+        let (own, preferred) = (self.rules.own, self.rules.preferred);
+        let rested = runtime::now() - self.moved_at > MOVE_EVERY;
+        if own == preferred || !rested || !self.shard.leads() {
+            return;
+        }
+        if !self.shard.could_lead(own, preferred) {
+            return;
+        }
+        self.moved_at = runtime::now();
+        if let Err(why) = self.shard.hand_over(own, Some(preferred)).await {
+            tracing::info!(shard = %self.shard.shard(), to = %preferred, %why, "no transfer");
+        }
+    }
+
+    async fn checkpoint(&mut self) {
+        let now = runtime::now();
+        let (commands, bytes) = self.shard.replica().volume();
+        let (kept_commands, kept_bytes) = self.kept;
+        let is_due = commands - kept_commands >= self.rules.checkpoint_commands
+            || bytes - kept_bytes >= self.rules.checkpoint_log_bytes
+            || (bytes > kept_bytes && now - self.kept_at >= self.rules.checkpoint_every);
+        if !is_due || now < self.rest_until {
+            return;
+        }
+        match self.shard.group().checkpoint().await {
+            Ok(position) => {
+                self.kept = (commands, bytes);
+                self.kept_at = runtime::now();
+                tracing::debug!(shard = %self.shard.shard(), index = %position.index, "checkpoint");
+            }
+            Err(error) => {
+                self.rest_until = runtime::now() + CHECKPOINT_AGAIN_AFTER;
+                tracing::warn!(shard = %self.shard.shard(), %error, "no checkpoint was made");
+            }
+        }
+    }
+}

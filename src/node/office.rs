@@ -1,0 +1,389 @@
+//! The node's desk: it answers for whatever the node is now, empty, adopted or running.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+use tokio::sync::Mutex as AsyncMutex;
+
+use super::NodeError;
+use super::members;
+use super::parts::Parts;
+use super::running::{Opening, Running, log_options};
+use crate::config::Config;
+use crate::ledger::UnixMs;
+use crate::peer::Spawner;
+use crate::runtime::{self, Instant};
+use crate::shard::{
+    Adopt, Adopted, AgreedClock, Desk, Histogram, LogStatus, MemberSpec, NodeStatus, Outcome,
+    Reply, Request, uuid_bytes, uuid_hex,
+};
+use crate::storage::{Identity, IdentityError, NodeLog};
+
+/// What the node is now.
+enum Phase {
+    /// It belongs to no cluster.
+    Empty,
+    /// It has an identity and a log, and waits for its members.
+    Adopted { identity: Identity, log: Option<NodeLog>, is_new: bool },
+    /// It takes part.
+    Running(Arc<Running>),
+    /// It takes no part any more.
+    Stopped(String),
+}
+
+/// A node's desk. One for all threads.
+pub struct Office {
+    config: Config,
+    parts: Parts,
+    front: Spawner,
+    started: Instant,
+    phase: Mutex<Phase>,
+    /// One change of phase at a time.
+    changing: AsyncMutex<()>,
+}
+
+impl std::fmt::Debug for Office {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Office").field("data_dir", &self.config.node.data_dir).finish_non_exhaustive()
+    }
+}
+
+impl Office {
+    /// Opens the desk of a node: starts its part in the cluster when it has one. Forwarded questions
+    /// are answered on `front`.
+    ///
+    /// # Errors
+    ///
+    /// [`NodeError`]; nothing was changed, and the words say what mends it.
+    pub async fn open(
+        config: Config,
+        parts: Parts,
+        front: Spawner,
+    ) -> Result<Arc<Office>, NodeError> {
+        let dir = config.node.data_dir.clone();
+        parts
+            .disk
+            .create_dir_all(&dir)
+            .map_err(|error| NodeError::io(dir.display().to_string(), error))?;
+        let phase = match Identity::read(parts.disk.as_ref(), &dir) {
+            Ok(identity) => Phase::Adopted { identity, log: None, is_new: false },
+            Err(IdentityError::NotInitialised) => Phase::Empty,
+            Err(error) => return Err(error.into()),
+        };
+        let office = Arc::new(Office {
+            config,
+            parts,
+            front,
+            started: runtime::now(),
+            phase: Mutex::new(phase),
+            changing: AsyncMutex::new(()),
+        });
+        let members = members::read(office.parts.disk.as_ref(), &office.dir())
+            .map_err(|error| NodeError::io("the members", error))?;
+        match members {
+            Some(members) => {
+                office.start(members).await?;
+            }
+            // Adopted and not begun: the log must be sound all the same.
+            None => office.check_log()?,
+        }
+        Ok(office)
+    }
+
+    fn dir(&self) -> PathBuf {
+        self.config.node.data_dir.clone()
+    }
+
+    fn check_log(&self) -> Result<(), NodeError> {
+        let mut phase = self.phase.lock();
+        if let Phase::Adopted { identity, log, .. } = &mut *phase
+            && log.is_none()
+        {
+            let disk = Arc::clone(&self.parts.disk);
+            let options = log_options(&self.config);
+            *log =
+                Some(NodeLog::open(disk, &self.dir().join("log"), identity.log_uuid, options)?);
+        }
+        Ok(())
+    }
+
+    /// Returns the node's part in the cluster, when it has one.
+    fn running(&self) -> Option<Arc<Running>> {
+        match &*self.phase.lock() {
+            Phase::Running(running) => Some(Arc::clone(running)),
+            Phase::Empty | Phase::Adopted { .. } | Phase::Stopped(_) => None,
+        }
+    }
+
+    async fn start(&self, members: Vec<MemberSpec>) -> Result<Arc<Running>, NodeError> {
+        let taken = {
+            let mut phase = self.phase.lock();
+            let moment = Phase::Stopped("it is starting".to_owned());
+            std::mem::replace(&mut *phase, moment)
+        };
+        let (identity, log, is_new) = match taken {
+            Phase::Adopted { identity, log, is_new } => (identity, log, is_new),
+            Phase::Running(running) => {
+                *self.phase.lock() = Phase::Running(Arc::clone(&running));
+                return Ok(running);
+            }
+            other @ (Phase::Empty | Phase::Stopped(_)) => {
+                *self.phase.lock() = other;
+                return Err(NodeError::Mismatch("this node has no identity yet".to_owned()));
+            }
+        };
+        let agreed: AgreedClock = {
+            let clock = self.parts.clock.clone();
+            Arc::new(move || Some(clock.now()))
+        };
+        let opening = Opening {
+            config: self.config.clone(),
+            parts: self.parts.clone(),
+            identity: identity.clone(),
+            members,
+            is_new,
+            log,
+            front: Arc::clone(&self.front),
+            agreed,
+        };
+        match opening.open().await {
+            Ok(running) => {
+                let running = Arc::new(running);
+                *self.phase.lock() = Phase::Running(Arc::clone(&running));
+                Ok(running)
+            }
+            Err(error) => {
+                *self.phase.lock() = Phase::Stopped(error.to_string());
+                Err(error)
+            }
+        }
+    }
+
+    /// Hands leaderships over. What is under way is answered; nothing new is granted here.
+    pub async fn drain(&self) {
+        if let Some(running) = self.running() {
+            running.drain().await;
+        }
+    }
+
+    /// Stops the node's part in the cluster.
+    pub async fn stop(&self) {
+        let _one = self.changing.lock().await;
+        let phase = {
+            let mut phase = self.phase.lock();
+            std::mem::replace(&mut *phase, Phase::Stopped("it was told to stop".to_owned()))
+        };
+        match phase {
+            Phase::Running(running) => {
+                // Requests under way hold the node's part for a moment; they end by their deadlines.
+                if let Some(running) = unshared(running).await {
+                    running.stop().await;
+                }
+            }
+            Phase::Adopted { log: Some(log), .. } => {
+                if let Err(error) = log.close().await {
+                    tracing::error!(%error, "the log did not close in order");
+                }
+            }
+            Phase::Adopted { log: None, .. } | Phase::Empty | Phase::Stopped(_) => {}
+        }
+    }
+
+    async fn take_identity(&self, offer: Adopt) -> Result<Adopted, String> {
+        let _one = self.changing.lock().await;
+        let cluster_id = uuid_bytes(&offer.cluster_id)
+            .ok_or("cluster_id must be 32 lower-case hexadecimal digits")?;
+        if offer.node.0 == 0 {
+            return Err("node ids begin at 1".to_owned());
+        }
+        let known = match &*self.phase.lock() {
+            Phase::Empty => None,
+            Phase::Adopted { identity, .. } => Some(identity.clone()),
+            Phase::Running(running) => Some(running.identity.clone()),
+            Phase::Stopped(why) => return Err(format!("this node takes no part: {why}")),
+        };
+        if let Some(identity) = known {
+            let same = identity.cluster_id == cluster_id
+                && identity.node == offer.node
+                && identity.settings == offer.settings;
+            return if same {
+                Ok(self.adopted(&identity))
+            } else {
+                Err(format!(
+                    "this node is node {} of cluster {} already",
+                    identity.node,
+                    uuid_hex(&identity.cluster_id)
+                ))
+            };
+        }
+        self.make_identity(cluster_id, offer)
+    }
+
+    fn make_identity(&self, cluster_id: [u8; 16], offer: Adopt) -> Result<Adopted, String> {
+        let (disk, dir) = (Arc::clone(&self.parts.disk), self.dir());
+        let identity = Identity {
+            cluster_id,
+            node: offer.node,
+            log_uuid: (self.parts.random)(),
+            settings: offer.settings,
+            region: self.config.node.region.clone(),
+            created_at: self.parts.clock.now(),
+        };
+        // The log first: an identity never lists a log that was not there.
+        let options = log_options(&self.config);
+        let log =
+            NodeLog::create(Arc::clone(&disk), &dir.join("log"), identity.log_uuid, options)
+                .map_err(|error| error.to_string())?;
+        identity.create(disk.as_ref(), &dir).map_err(|error| error.to_string())?;
+        let adopted = self.adopted(&identity);
+        *self.phase.lock() = Phase::Adopted { identity, log: Some(log), is_new: true };
+        Ok(adopted)
+    }
+
+    fn adopted(&self, identity: &Identity) -> Adopted {
+        Adopted {
+            log_uuid: uuid_hex(&identity.log_uuid),
+            peer_addr: self.config.peer.advertised(),
+            http_addr: self.config.http.advertised(),
+            region: identity.region.clone(),
+        }
+    }
+
+    async fn take_members(&self, mut members: Vec<MemberSpec>) -> Result<(), String> {
+        let _one = self.changing.lock().await;
+        members.sort();
+        members.dedup_by_key(|member| member.node);
+        let identity = match &*self.phase.lock() {
+            Phase::Adopted { identity, .. } => identity.clone(),
+            Phase::Running(running) => running.identity.clone(),
+            Phase::Empty => return Err("this node was not adopted: ask /admin/v1/adopt".to_owned()),
+            Phase::Stopped(why) => return Err(format!("this node takes no part: {why}")),
+        };
+        let own = uuid_hex(&identity.log_uuid);
+        if !members.iter().any(|member| member.node == identity.node && member.log_uuid == own) {
+            return Err(format!("node {} with log {own} is not among the members", identity.node));
+        }
+        if let Some(wrong) = members.iter().find(|one| uuid_bytes(&one.log_uuid).is_none()) {
+            return Err(format!("node {}: log_uuid is 32 hexadecimal digits", wrong.node));
+        }
+        if let Some(running) = self.running() {
+            return if running.router.members() == members {
+                running.found(&members).await
+            } else {
+                Err("this node runs with other members".to_owned())
+            };
+        }
+        members::write(self.parts.disk.as_ref(), &self.dir(), &members)
+            .map_err(|error| format!("the members cannot be kept: {error}"))?;
+        let running = self.start(members.clone()).await.map_err(|error| error.to_string())?;
+        running.found(&members).await
+    }
+
+    fn not_serving(&self) -> Reply {
+        let words = match &*self.phase.lock() {
+            Phase::Empty | Phase::Adopted { .. } => {
+                "this node belongs to no cluster yet: `holdfast cluster init` makes one".to_owned()
+            }
+            Phase::Running(_) => "the node has just started: try again".to_owned(),
+            Phase::Stopped(why) => format!("this node takes no part: {why}"),
+        };
+        Reply { outcome: Outcome::NotServing(words), commit: None, leader: None }
+    }
+}
+
+/// Waits, for a bounded time, until nobody else holds the node's part.
+async fn unshared(mut running: Arc<Running>) -> Option<Running> {
+    const TRIES: u32 = 400;
+    const PAUSE: std::time::Duration = std::time::Duration::from_millis(5);
+    for _ in 0..TRIES {
+        match Arc::try_unwrap(running) {
+            Ok(alone) => return Some(alone),
+            Err(shared) => running = shared,
+        }
+        runtime::sleep(PAUSE).await;
+    }
+    tracing::error!("requests are still under way: the node stops without waiting for them");
+    None
+}
+
+/// A handle to a node's desk, as HTTP holds it.
+#[derive(Debug, Clone)]
+pub struct Counter(pub Arc<Office>);
+
+impl Desk for Counter {
+    fn ask(&self, request: Request) -> BoxFuture<'static, Reply> {
+        match self.0.running() {
+            Some(running) => {
+                let router = Arc::clone(&running.router);
+                Box::pin(async move { router.answer(request).await })
+            }
+            None => {
+                let reply = self.0.not_serving();
+                Box::pin(async move { reply })
+            }
+        }
+    }
+
+    fn ask_many(&self, requests: Vec<Request>) -> BoxFuture<'static, Vec<Reply>> {
+        match self.0.running() {
+            Some(running) => {
+                let router = Arc::clone(&running.router);
+                Box::pin(async move { router.answer_all(requests).await })
+            }
+            None => {
+                let replies = vec![self.0.not_serving(); requests.len()];
+                Box::pin(async move { replies })
+            }
+        }
+    }
+
+    fn status(&self) -> NodeStatus {
+        let uptime = runtime::now() - self.0.started;
+        let mut status = NodeStatus {
+            http_addr: self.0.config.http.advertised(),
+            region: self.0.config.node.region.clone(),
+            uptime_ms: u64::try_from(uptime.as_millis()).unwrap_or(u64::MAX),
+            wall_clock: UnixMs(self.0.parts.clock.now().0),
+            ..NodeStatus::default()
+        };
+        match &*self.0.phase.lock() {
+            Phase::Empty => {}
+            Phase::Adopted { identity, .. } => status.node = identity.node,
+            Phase::Stopped(why) => status.stopped = Some(why.clone()),
+            Phase::Running(running) => {
+                status.cluster_id = Some(uuid_hex(&running.identity.cluster_id));
+                status.node = running.identity.node;
+                status.members = running.router.members();
+                status.shards = running.shards.iter().map(|shard| shard.status()).collect();
+                status.log = log_status(running, self.0.parts.disk.free_bytes(&self.0.dir()).ok());
+            }
+        }
+        status
+    }
+
+    fn adopt(&self, offer: Adopt) -> BoxFuture<'static, Result<Adopted, String>> {
+        let office = Arc::clone(&self.0);
+        Box::pin(async move { office.take_identity(offer).await })
+    }
+
+    fn begin(&self, members: Vec<MemberSpec>) -> BoxFuture<'static, Result<(), String>> {
+        let office = Arc::clone(&self.0);
+        Box::pin(async move { office.take_members(members).await })
+    }
+}
+
+fn log_status(running: &Running, free: Option<u64>) -> LogStatus {
+    let health = running.log.health();
+    let age = health.oldest_unsynced.map(|age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX));
+    LogStatus {
+        segments: health.segments as u64,
+        bytes: health.bytes,
+        syncs: health.syncs,
+        oldest_unsynced_ms: age,
+        failed: health.failed,
+        sync_seconds: Histogram::default(),
+        disk_free_bytes: free.unwrap_or_default(),
+    }
+}

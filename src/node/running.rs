@@ -1,0 +1,317 @@
+//! A node that belongs to a cluster: its log, its shards, its peers.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{oneshot, watch};
+
+use super::NodeError;
+use super::parts::Parts;
+use crate::config::Config;
+use crate::ledger::{NodeId, ShardId};
+use crate::peer::{
+    Hello, Lane, Listener, LocalIdentity, Network, Opened, PeerId, Service, Spawner,
+};
+use crate::raft::{
+    Group, Member, PeerBook, RaftConversation, SnapshotConversation, StartOptions, start_group,
+};
+use crate::runtime;
+use crate::shard::{
+    AgreedClock, ForwardConversation, MemberSpec, Router, ShardLimits, ShardService, open_shard,
+    uuid_bytes,
+};
+use crate::steward::{Steward, StewardRules};
+use crate::storage::{Checkpoints, Identity, LogOptions, NodeLog, PageDesk};
+
+/// A node's part in its cluster.
+pub(super) struct Running {
+    pub(super) identity: Identity,
+    pub(super) router: Arc<Router>,
+    pub(super) shards: Vec<ShardService>,
+    pub(super) log: NodeLog,
+    listener: Listener,
+    spawners: Vec<Spawner>,
+    stop: watch::Sender<bool>,
+}
+
+/// What the opening of a node's part needs to know.
+pub(super) struct Opening {
+    pub(super) config: Config,
+    pub(super) parts: Parts,
+    pub(super) identity: Identity,
+    pub(super) members: Vec<MemberSpec>,
+    /// Whether the log was made by this process: then it has promised nothing before.
+    pub(super) is_new: bool,
+    /// The log, when it is open already.
+    pub(super) log: Option<NodeLog>,
+    /// Where forwarded questions are answered.
+    pub(super) front: Spawner,
+    pub(super) agreed: AgreedClock,
+}
+
+fn ms(milliseconds: u64) -> Duration {
+    Duration::from_millis(milliseconds)
+}
+
+/// Runs a future where a shard lives and waits for what it returns.
+pub(super) async fn run_on<T: Send + 'static>(
+    spawner: &Spawner,
+    work: impl Future<Output = T> + Send + 'static,
+) -> std::io::Result<T> {
+    let (done, outcome) = oneshot::channel();
+    spawner(Box::pin(async move {
+        done.send(work.await).ok();
+    }));
+    outcome.await.map_err(|_| std::io::Error::other("the shard's thread has gone"))
+}
+
+/// Reads a member's record from its wire form.
+pub(super) fn member_of(spec: &MemberSpec) -> Option<(NodeId, Member)> {
+    let log_uuid = uuid_bytes(&spec.log_uuid)?;
+    let member = Member {
+        log_uuid,
+        peer_addr: spec.peer_addr.clone(),
+        http_addr: spec.http_addr.clone(),
+        region: spec.region.clone(),
+    };
+    Some((spec.node, member))
+}
+
+/// Names the node that leads a shard when all is well.
+pub(super) fn preferred(members: &[MemberSpec], shard: ShardId) -> NodeId {
+    let at = usize::from(shard.0).checked_rem(members.len()).unwrap_or(0);
+    members.get(at).map(|member| member.node).unwrap_or_default()
+}
+
+pub(super) fn log_options(config: &Config) -> LogOptions {
+    LogOptions {
+        segment_bytes: config.log.segment_bytes,
+        payload_bytes_max: usize::try_from(config.log.segment_bytes / 2)
+            .unwrap_or(usize::MAX)
+            .min(16 << 20),
+        tail_bytes_max: usize::try_from(config.log.memory_tail_bytes).unwrap_or(usize::MAX),
+        queue_requests_max: config.log.queue_max,
+        ..LogOptions::default()
+    }
+}
+
+impl Opening {
+    /// Opens the log, starts every shard and lets the peers in.
+    pub(super) async fn open(mut self) -> Result<Running, NodeError> {
+        let began = runtime::now();
+        let log = match self.log.take() {
+            Some(log) => log,
+            None => NodeLog::open(
+                Arc::clone(&self.parts.disk),
+                &self.dir().join("log"),
+                self.identity.log_uuid,
+                log_options(&self.config),
+            )?,
+        };
+        let local = LocalIdentity {
+            cluster_id: self.identity.cluster_id,
+            id: PeerId { node: self.identity.node, log_uuid: self.identity.log_uuid },
+        };
+        let network = (self.parts.network)(local);
+        let peers: BTreeMap<NodeId, Member> = self.members.iter().filter_map(member_of).collect();
+        let book = PeerBook::new(peers);
+        let (mut shards, mut spawners) = (Vec::new(), Vec::new());
+        for shard in (0..self.identity.settings.shards).map(ShardId) {
+            let spawner = (self.parts.place)(shard)
+                .map_err(|error| NodeError::io(format!("the thread of shard {shard}"), error))?;
+            shards.push(self.open_shard(shard, &spawner, &log, &network, &book).await?);
+            spawners.push(spawner);
+        }
+        let (node, members) = (self.identity.node, self.members.clone());
+        let router = Router::open(node, &shards, members, network.clone());
+        let (stop, stopped) = watch::channel(false);
+        for (shard, spawner) in shards.iter().zip(&spawners) {
+            let rules = self.steward_rules(shard.shard());
+            let (shard, router, stopped) = (shard.clone(), Arc::clone(&router), stopped.clone());
+            let work = async move { Steward::new(shard, router, rules, stopped).run().await };
+            spawner(Box::pin(work));
+        }
+        if !self.is_new {
+            // This node has forgotten whom it promised what: it opens its peer port only after
+            // every lease that it may have granted before it stopped has run out.
+            runtime::sleep_until(began + ms(self.config.raft.election_max_ms)).await;
+        }
+        let service = PeerService {
+            book,
+            groups: shards.iter().map(|shard| shard.group().clone()).collect(),
+            spawners: spawners.clone(),
+            router: Arc::clone(&router),
+            front: self.front.clone(),
+            desk: self.parts.desk.clone(),
+        };
+        let addr = self.config.peer.listen.to_string();
+        let listener = network
+            .listen(&addr, Arc::new(service))
+            .await
+            .map_err(|error| NodeError::io(format!("listening for peers on {addr}"), error))?;
+        let identity = self.identity;
+        Ok(Running { identity, router, shards, log, listener, spawners, stop })
+    }
+
+    fn dir(&self) -> PathBuf {
+        self.config.node.data_dir.clone()
+    }
+
+    async fn open_shard(
+        &self,
+        shard: ShardId,
+        spawner: &Spawner,
+        log: &NodeLog,
+        network: &Network,
+        book: &PeerBook,
+    ) -> Result<ShardService, NodeError> {
+        let dir = self.dir().join(format!("shard-{shard}"));
+        let store = (self.parts.pages)(shard, dir)
+            .map_err(|error| NodeError::io(format!("the pages of shard {shard}"), error))?;
+        let desk = self.parts.desk.clone();
+        let checkpoints =
+            Checkpoints::open(store, self.identity.origin(shard), desk.clone()).await?;
+        let options = self.start_options(shard, book.clone());
+        let (log, network) = (log.shard(shard), network.clone());
+        let (limits, agreed) = (self.shard_limits(), Arc::clone(&self.agreed));
+        let opened = run_on(spawner, async move {
+            let group = start_group(log, checkpoints, desk, network, options).await?;
+            Ok::<_, crate::raft::StartError>(open_shard(group, limits, agreed))
+        });
+        let opened = opened
+            .await
+            .map_err(|error| NodeError::io(format!("the thread of shard {shard}"), error))?;
+        Ok(opened?)
+    }
+
+    fn start_options(&self, shard: ShardId, peers: PeerBook) -> StartOptions {
+        let raft = &self.config.raft;
+        StartOptions {
+            node: self.identity.node,
+            shard,
+            settings: self.identity.settings.clone(),
+            peers,
+            heartbeat: ms(raft.heartbeat_ms),
+            election_min: ms(raft.election_min_ms),
+            election_max: ms(raft.election_max_ms),
+            append_bytes_max: usize::try_from(self.config.peer.append_bytes_max)
+                .unwrap_or(1 << 20),
+            cut_pages: self.config.checkpoint.cut_pages,
+            electable: true,
+        }
+    }
+
+    fn shard_limits(&self) -> ShardLimits {
+        let batch = &self.config.batch;
+        ShardLimits {
+            pause_after: ms(self.config.raft.pause_after_ms),
+            entry_bytes_max: usize::try_from(batch.entry_bytes_max).unwrap_or(64 << 10),
+            entries_in_flight_max: batch.entries_in_flight,
+            queue_max: batch.queue_max,
+            queue_age_max: ms(batch.queue_age_ms_max),
+            park_max: batch.park_max,
+            heartbeat: ms(self.config.raft.heartbeat_ms),
+        }
+    }
+
+    fn steward_rules(&self, shard: ShardId) -> StewardRules {
+        let checkpoint = &self.config.checkpoint;
+        StewardRules {
+            checkpoint_log_bytes: checkpoint.log_bytes,
+            checkpoint_commands: checkpoint.commands,
+            checkpoint_every: ms(checkpoint.interval_ms),
+            preferred: preferred(&self.members, shard),
+            own: self.identity.node,
+        }
+    }
+}
+
+impl Running {
+    /// Founds the shards whose preferred node this is. Founding them again changes nothing.
+    pub(super) async fn found(&self, members: &[MemberSpec]) -> Result<(), String> {
+        let voters: BTreeMap<NodeId, Member> = members.iter().filter_map(member_of).collect();
+        for shard in &self.shards {
+            if preferred(members, shard.shard()) == self.identity.node {
+                let (group, voters) = (shard.group().clone(), voters.clone());
+                let spawner = &self.spawners[usize::from(shard.shard().0)];
+                let founded = run_on(spawner, async move { group.found(voters).await });
+                founded.await.map_err(|error| error.to_string())??;
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands every leadership over, as far as there is somebody to take it.
+    pub(super) async fn drain(&self) {
+        let own = self.identity.node;
+        let handovers = self.shards.iter().map(|shard| async move {
+            if let Err(why) = shard.hand_over(own, None).await {
+                tracing::warn!(shard = %shard.shard(), %why, "leadership was not handed over");
+            }
+        });
+        futures_util::future::join_all(handovers).await;
+    }
+
+    /// Stops every shard and closes the log.
+    pub(super) async fn stop(self) {
+        self.stop.send_replace(true);
+        self.listener.close();
+        for (shard, spawner) in self.shards.iter().zip(&self.spawners) {
+            let group: Group = shard.group().clone();
+            if let Err(error) = run_on(spawner, async move { group.shutdown().await }).await {
+                tracing::warn!(shard = %shard.shard(), %error, "the shard did not stop in order");
+            }
+        }
+        if let Err(error) = self.log.close().await {
+            tracing::error!(%error, "the log did not close in order");
+        }
+    }
+}
+
+/// Lets the members in, and nobody else.
+struct PeerService {
+    book: PeerBook,
+    groups: Vec<Group>,
+    spawners: Vec<Spawner>,
+    router: Arc<Router>,
+    front: Spawner,
+    desk: PageDesk,
+}
+
+impl Service for PeerService {
+    fn open(&self, hello: &Hello) -> Result<Opened, String> {
+        if !self.book.knows(&hello.from) {
+            return Err(format!(
+                "{} is no member of this cluster: a node whose log was lost comes back under a new \
+                 id, with `holdfast node replace`",
+                hello.from
+            ));
+        }
+        let shard = hello.shard.map(|shard| usize::from(shard.0));
+        match (hello.lane, shard) {
+            (Lane::Forward, None) => Ok(Opened {
+                conversation: Box::new(ForwardConversation::new(Arc::clone(&self.router))),
+                spawner: Arc::clone(&self.front),
+            }),
+            (Lane::Vote | Lane::Append | Lane::Snapshot, Some(shard)) => {
+                let missing = || format!("there is no shard {shard} here");
+                let group = self.groups.get(shard).ok_or_else(missing)?;
+                let spawner = self.spawners.get(shard).ok_or_else(missing)?;
+                let conversation: Box<dyn crate::peer::Conversation> =
+                    if hello.lane == Lane::Snapshot {
+                        Box::new(SnapshotConversation::new(group, self.desk.clone()))
+                    } else {
+                        Box::new(RaftConversation::new(group))
+                    };
+                Ok(Opened { conversation, spawner: Arc::clone(spawner) })
+            }
+            (Lane::Forward, Some(_)) => Err("the forward lane belongs to no shard".to_owned()),
+            (Lane::Vote | Lane::Append | Lane::Snapshot, None) => {
+                Err("this lane belongs to a shard; none is named".to_owned())
+            }
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! A real node on its threads: one for each shard, one or more for HTTP, one that keeps the house.
+//!
+//! Each thread has a single-threaded runtime of its own, so a shard's Raft core, batcher and apply
+//! never wait for HTTP, and watchdogs never run on the thread that they watch. The log and the pages
+//! have threads of their own in `storage/`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::sync::watch;
+
+use super::NodeError;
+use super::office::{Counter, Office};
+use super::parts::{Parts, sled_pages};
+use crate::clock::WallClock;
+use crate::config::Config;
+use crate::http;
+use crate::peer::{LaneBytes, Network, PeerLimits, Spawner};
+use crate::storage::{Ballast, DataDir, PageDesk, RealDisk};
+
+/// A running node of this process.
+pub struct Node {
+    office: Arc<Office>,
+    /// Says that HTTP ends.
+    stop: watch::Sender<bool>,
+    http: Vec<std::thread::JoinHandle<()>>,
+    drain_max: Duration,
+    _data_dir: DataDir,
+}
+
+impl std::fmt::Debug for Node {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Node").field("office", &self.office).finish_non_exhaustive()
+    }
+}
+
+fn runtime() -> std::io::Result<Runtime> {
+    Builder::new_current_thread().enable_all().build()
+}
+
+/// Starts a thread with a runtime of its own, which lives as long as the process.
+fn thread(name: String) -> std::io::Result<Spawner> {
+    let (ready, handle) = std::sync::mpsc::sync_channel(1);
+    std::thread::Builder::new().name(name).spawn(move || {
+        let made = runtime();
+        let handle = made.as_ref().map(|runtime| runtime.handle().clone());
+        let told = ready.send(handle.map_err(|error| std::io::Error::new(error.kind(), error.to_string())));
+        if let (Ok(()), Ok(runtime)) = (told, made) {
+            runtime.block_on(std::future::pending::<()>());
+        }
+    })?;
+    let handle = handle.recv().map_err(std::io::Error::other)??;
+    Ok(spawner(handle))
+}
+
+fn spawner(handle: Handle) -> Spawner {
+    Arc::new(move |work| {
+        handle.spawn(work);
+    })
+}
+
+impl Node {
+    /// Starts a node on threads of its own. Must be called on a tokio runtime, which keeps the
+    /// node's house: the peer port, the changes of what the node is.
+    ///
+    /// # Errors
+    ///
+    /// [`NodeError`], in words that say what mends it.
+    pub async fn start(config: Config) -> Result<Node, NodeError> {
+        let data_dir = DataDir::lock(config.node.data_dir.clone())?;
+        let disk: Arc<RealDisk> = Arc::new(RealDisk);
+        let ballast = Ballast::new(
+            Arc::clone(&disk) as Arc<dyn crate::storage::Disk>,
+            config.node.data_dir.clone(),
+            config.log.ballast_bytes,
+        );
+        if let Err(error) = ballast.restore() {
+            tracing::warn!(%error, "no ballast: a full disk will have no room for a checkpoint");
+        }
+        let desk = PageDesk::start().map_err(|e| NodeError::io("the pages' thread", e))?;
+        let limits = peer_limits(&config);
+        let parts = Parts {
+            disk,
+            pages: Arc::new(sled_pages),
+            desk,
+            network: Arc::new(move |local| Network::tcp(local, limits.clone())),
+            clock: WallClock::system(),
+            place: Arc::new(|shard| thread(format!("shard-{shard}"))),
+            random: Arc::new(rand::random),
+        };
+        let (stop, stopped) = watch::channel(false);
+        let listener = http::listen(config.http.listen)
+            .map_err(|e| NodeError::io(format!("listening on {}", config.http.listen), e))?;
+        let house = spawner(Handle::current());
+        let office = Office::open(config.clone(), parts, house).await?;
+        let front = http::Front::new(Arc::new(Counter(Arc::clone(&office))), http_limits(&config));
+        let mut threads = Vec::new();
+        let connections = http::Connections::new(config.http.connections_max);
+        for at in 0..config.http.thread_count() {
+            let socket = listener.try_clone().map_err(|e| NodeError::io("the HTTP socket", e))?;
+            let router = http::router(&front);
+            let (limits, connections) = (http_limits(&config), connections.clone());
+            let mut stopped = stopped.clone();
+            let work = async move {
+                let stop = async move {
+                    stopped.wait_for(|stop| *stop).await.ok();
+                };
+                if let Err(error) = http::serve(socket, router, limits, connections, stop).await {
+                    tracing::error!(%error, "an HTTP thread ended");
+                }
+            };
+            let spawned = std::thread::Builder::new().name(format!("http-{at}")).spawn(move || {
+                match runtime() {
+                    Ok(runtime) => runtime.block_on(work),
+                    Err(error) => tracing::error!(%error, "an HTTP thread did not start"),
+                }
+            });
+            threads.push(spawned.map_err(|e| NodeError::io("an HTTP thread", e))?);
+        }
+        let drain_max = Duration::from_millis(config.http.drain_ms);
+        Ok(Node { office, stop, http: threads, drain_max, _data_dir: data_dir })
+    }
+
+    /// Returns the node's desk.
+    pub fn office(&self) -> &Arc<Office> {
+        &self.office
+    }
+
+    /// Stops the node: hands leaderships over, answers what is under way, within bounds.
+    pub async fn shutdown(self) {
+        self.office.drain().await;
+        self.stop.send_replace(true);
+        let threads = self.http;
+        let joined = tokio::task::spawn_blocking(move || {
+            for thread in threads {
+                if thread.join().is_err() {
+                    tracing::error!("an HTTP thread had panicked");
+                }
+            }
+        });
+        if tokio::time::timeout(self.drain_max + Duration::from_secs(1), joined).await.is_err() {
+            tracing::warn!("requests were still under way when the node stopped");
+        }
+        self.office.stop().await;
+    }
+}
+
+fn peer_limits(config: &Config) -> PeerLimits {
+    let ms = Duration::from_millis;
+    let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+    let peer = &config.peer;
+    /// Room for what stands around the entries or pages of a message.
+    const AROUND: u64 = 64 << 10;
+    PeerLimits {
+        frame_bytes_max: LaneBytes {
+            append: bytes(peer.append_bytes_max + config.batch.entry_bytes_max + AROUND),
+            snapshot: bytes(peer.chunk_bytes_max + AROUND),
+            forward: bytes(peer.frame_bytes_max),
+            ..PeerLimits::default().frame_bytes_max
+        },
+        connect_timeout: ms(peer.connect_timeout_ms),
+        handshake_timeout: ms(peer.handshake_timeout_ms),
+        tcp_user_timeout: ms(peer.tcp_user_timeout_ms),
+        in_flight_max: peer.in_flight_max,
+        queue_max: peer.queue_max,
+        queue_bytes_max: bytes(peer.queue_bytes_max),
+        accepted_max: peer.connections_max,
+        ..PeerLimits::default()
+    }
+}
+
+fn http_limits(config: &Config) -> http::Limits {
+    let ms = Duration::from_millis;
+    let http = &config.http;
+    http::Limits {
+        body_bytes_max: usize::try_from(http.body_bytes_max).unwrap_or(usize::MAX),
+        body_timeout: ms(http.body_timeout_ms),
+        header_timeout: ms(http.header_timeout_ms),
+        idle_timeout: ms(http.idle_timeout_ms),
+        connections_max: http.connections_max,
+        drain_max: ms(http.drain_ms),
+        ..http::Limits::default()
+    }
+}
