@@ -6,7 +6,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::ledger::UnixMs;
 
@@ -57,6 +56,7 @@ fn base_ms() -> u64 {
     }
     #[cfg(not(feature = "sim"))]
     {
+        use std::time::{SystemTime, UNIX_EPOCH};
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
     }
