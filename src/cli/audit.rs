@@ -58,10 +58,11 @@ async fn all(client: &Client, voice: Voice) -> Result<(), Failure> {
             None => break,
         }
     }
-    let verdicts: Vec<_> = audits.iter().map(|(name, audit)| (name.clone(), holds(audit))).collect();
+    let verdicts: Vec<_> =
+        audits.iter().map(|(name, audit)| (name.clone(), holds(audit))).collect();
     let whole = verdicts.iter().all(|(_, holds)| *holds);
     let shown = json!({
-        "holds": whole,
+        "conserved": whole,
         "items": audits.iter().map(|(_, audit)| audit).collect::<Vec<_>>(),
     });
     voice.data(&shown, || audits_table(&audits));
@@ -78,7 +79,7 @@ pub(super) async fn read(client: &Client, item: &str) -> Result<Value, Failure> 
 
 /// Whether an audit says that every equation holds. Absent is not "yes".
 pub(super) fn holds(audit: &Value) -> bool {
-    audit.get("holds").and_then(Value::as_bool) == Some(true)
+    audit.get("conserved").and_then(Value::as_bool) == Some(true)
 }
 
 /// A sum of an audit: the item's own, or over its buckets.
@@ -93,7 +94,7 @@ pub(super) fn sum(audit: &Value, name: &str) -> u64 {
 
 /// The name of an item in a list.
 fn name_of(item: &Value) -> Option<&str> {
-    item.as_str().or_else(|| ["item", "id", "name"].iter().find_map(|name| item.get(name)?.as_str()))
+    item.get("item")?.as_str()
 }
 
 fn audits_table(audits: &[(String, Value)]) -> Table {
@@ -125,9 +126,9 @@ mod tests {
 
     #[test]
     fn an_audit_that_does_not_say_that_it_holds_is_broken() {
-        assert!(holds(&json!({"holds": true})));
-        assert!(!holds(&json!({"holds": false})));
-        assert!(!holds(&json!({"holds": "true"})));
+        assert!(holds(&json!({"conserved": true})));
+        assert!(!holds(&json!({"conserved": false})));
+        assert!(!holds(&json!({"conserved": "true"})));
         assert!(!holds(&json!({})));
         let failure = verdict(&[("x".into(), false), ("y".into(), true)]).expect_err("broken");
         assert_eq!(failure.exit_code(), 1);

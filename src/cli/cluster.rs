@@ -19,10 +19,9 @@ use serde_json::{Value, json};
 use super::output::members;
 use super::progress::spinner;
 use super::{Failure, Reach};
+use crate::api::{Adopt, Adopted, Begin, ClusterSettings, Member};
 use crate::client::{CallError, Client, Problem};
-use crate::ledger::{NodeId, Settings};
 use crate::runtime::{now, sleep};
-use crate::shard::{Adopt, Adopted, MemberSpec};
 
 /// How often the cluster is asked whether its shards have leaders.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
@@ -66,11 +65,11 @@ impl Cluster {
 
 /// The settings of a new cluster, the defaults of the configuration but for the shards, with a
 /// random key for the hold ids' tags.
-pub(super) fn settings(shards: u16) -> Settings {
+pub(super) fn settings(shards: u16) -> ClusterSettings {
     let defaults = crate::config::Cluster::default();
-    Settings {
+    ClusterSettings {
         shards,
-        tag_key: rand::random(),
+        tag_key: format!("{:032x}", rand::random::<u128>()),
         slots: defaults.slots,
         sweep_max: defaults.sweep_max,
         receipt_retention_ms: defaults.receipt_retention_ms,
@@ -83,7 +82,7 @@ pub(super) fn settings(shards: u16) -> Settings {
 struct Plan {
     cluster_id: String,
     nodes: Vec<String>,
-    settings: Settings,
+    settings: ClusterSettings,
 }
 
 /// Makes a cluster of these nodes and waits until every shard has a leader.
@@ -94,7 +93,7 @@ struct Plan {
 pub(super) async fn found(
     reach: &Reach,
     nodes: &[String],
-    settings: Settings,
+    settings: ClusterSettings,
     plan_file: &Path,
 ) -> Result<Value, Failure> {
     let distinct: BTreeSet<_> = nodes.iter().map(|url| url.trim_end_matches('/')).collect();
@@ -124,8 +123,10 @@ pub(super) async fn found(
     bar.set_message("step 1 of 2: every node adopts its identity");
     let members = adopt(&clients, &plan).await?;
     bar.set_message("step 2 of 2: every node begins");
+    let begin =
+        serde_json::to_value(Begin { members }).map_err(|e| Failure::Usage(e.to_string()))?;
     for (url, client) in &clients {
-        post(client, url, "/admin/v1/begin", &json!({ "members": members })).await?;
+        post(client, url, "/admin/v1/begin", &begin).await?;
     }
     bar.finish_and_clear();
     let ready = wait_for_leaders(&clients, &plan.cluster_id).await?;
@@ -151,7 +152,7 @@ async fn identities(clients: &[(&str, Client)]) -> Result<Vec<Option<String>>, F
 }
 
 fn cluster_id(told: &Value) -> Option<String> {
-    ["cluster_id", "id"].iter().find_map(|name| told.get(name)?.as_str()).map(str::to_owned)
+    told.get("cluster_id")?.as_str().map(str::to_owned)
 }
 
 /// Returns the cluster when all nodes belong to one already.
@@ -180,7 +181,7 @@ fn already_founded(known: &[Option<String>], offered: bool) -> Result<Option<Str
 }
 
 /// Reads the plan of an earlier run, or makes one and puts it on disk.
-fn plan_of(file: &Path, nodes: &[String], settings: Settings) -> Result<Plan, Failure> {
+fn plan_of(file: &Path, nodes: &[String], settings: ClusterSettings) -> Result<Plan, Failure> {
     let wrong = |words: String| Failure::Usage(format!("{}: {words}", file.display()));
     if file.exists() {
         let text = std::fs::read_to_string(file).map_err(|e| wrong(e.to_string()))?;
@@ -210,12 +211,12 @@ fn plan_of(file: &Path, nodes: &[String], settings: Settings) -> Result<Plan, Fa
 }
 
 /// Step 1: every node takes its identity and tells its log and its addresses.
-async fn adopt(clients: &[(&str, Client)], plan: &Plan) -> Result<Vec<MemberSpec>, Failure> {
-    let mut members: Vec<MemberSpec> = Vec::new();
+async fn adopt(clients: &[(&str, Client)], plan: &Plan) -> Result<Vec<Member>, Failure> {
+    let mut members: Vec<Member> = Vec::new();
     for ((url, client), id) in clients.iter().zip(1_u64..) {
         let offer = Adopt {
             cluster_id: plan.cluster_id.clone(),
-            node: NodeId(id),
+            node: id,
             settings: plan.settings.clone(),
         };
         let offer = serde_json::to_value(&offer).map_err(|e| Failure::Usage(e.to_string()))?;
@@ -231,8 +232,8 @@ async fn adopt(clients: &[(&str, Client)], plan: &Plan) -> Result<Vec<MemberSpec
                 twin.http_addr, adopted.peer_addr
             )));
         }
-        members.push(MemberSpec {
-            node: NodeId(id),
+        members.push(Member {
+            node: id,
             log_uuid: adopted.log_uuid,
             peer_addr: adopted.peer_addr,
             http_addr: adopted.http_addr,

@@ -72,9 +72,6 @@ pub(super) enum Item {
         /// Why, for the record.
         #[arg(long, default_value = "operator")]
         reason: String,
-        /// The region whose stock changes.
-        #[arg(long)]
-        region: Option<String>,
         /// The idempotency key; made when absent.
         #[arg(long)]
         key: Option<String>,
@@ -229,8 +226,8 @@ impl Item {
                 });
                 return Ok(());
             }
-            Item::Adjust { item, delta, set_total, if_match, reason, region, key } => {
-                let change = Adjustment { delta, set_total, if_match, reason, region };
+            Item::Adjust { item, delta, set_total, if_match, reason, key } => {
+                let change = Adjustment { delta, set_total, if_match, reason };
                 change.send(&client, &item, key).await?
             }
             Item::Pause(named) => named.post(&client, "/pause").await?,
@@ -258,7 +255,6 @@ struct Adjustment {
     set_total: Option<u64>,
     if_match: Option<u64>,
     reason: String,
-    region: Option<String>,
 }
 
 impl Adjustment {
@@ -272,7 +268,6 @@ impl Adjustment {
         let named = [
             ("delta", self.delta.map(Value::from)),
             ("set_total", self.set_total.map(Value::from)),
-            ("region", self.region.map(Value::from)),
             ("reason", Some(Value::from(self.reason))),
         ];
         body.extend(named.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))));

@@ -140,11 +140,8 @@ impl LocalCluster {
         let config = dir.join("node.toml");
         let place = &self.layout.nodes[id - 1];
         fs::write(&config, node_config(place, &dir, self.layout.shards)).map_err(cannot)?;
-        let log = File::options()
-            .create(true)
-            .append(true)
-            .open(dir.join("node.log"))
-            .map_err(cannot)?;
+        let log =
+            File::options().create(true).append(true).open(dir.join("node.log")).map_err(cannot)?;
         let mut command = Command::new(std::env::current_exe().map_err(cannot)?);
         command.arg("serve").arg("--config").arg(&config).arg("--stop-with-stdin");
         for (key, value) in &self.set {

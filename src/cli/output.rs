@@ -5,6 +5,7 @@
 use std::io::{IsTerminal, Write};
 
 use comfy_table::{Table, presets};
+
 use serde_json::{Value, json};
 
 use super::Failure;
@@ -68,7 +69,7 @@ pub(super) fn people_watch() -> bool {
 /// Makes an empty table of the house style.
 pub(super) fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
-    table.load_preset(presets::UTF8_BORDERS_ONLY);
+    table.load_style(presets::UTF8_BORDERS_ONLY);
     if !header.is_empty() {
         table.set_header(header.to_vec());
     }

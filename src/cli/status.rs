@@ -15,9 +15,8 @@ use super::{Failure, Reach};
 Exits 3 when a shard has no leader or is paused.")]
 pub(super) struct Status {}
 
-const NODE_COLUMNS: [&str; 6] = ["node", "http_addr", "peer_addr", "region", "role", "lag"];
-const SHARD_COLUMNS: [&str; 7] =
-    ["shard", "leader", "term", "applied", "quorum_age_ms", "paused", "voters"];
+const NODE_COLUMNS: [&str; 6] = ["id", "http_addr", "peer_addr", "region", "leads", "lag"];
+const SHARD_COLUMNS: [&str; 7] = ["shard", "role", "leader", "term", "applied", "paused", "voters"];
 
 impl Status {
     pub(super) async fn run(self, reach: Reach) -> Result<(), Failure> {
@@ -38,7 +37,7 @@ fn show(voice: Voice, cluster: &Value) {
         voice.line(&cluster.to_string());
         return;
     }
-    let id = cluster.get("cluster_id").or_else(|| cluster.get("id")).and_then(Value::as_str);
+    let id = cluster.get("cluster_id").and_then(Value::as_str);
     voice.line(&format!("cluster {}", id.unwrap_or("(none yet: run `holdfast cluster init`)")));
     for table in tables(cluster) {
         voice.line(&table.to_string());
@@ -47,7 +46,7 @@ fn show(voice: Voice, cluster: &Value) {
 
 fn tables(cluster: &Value) -> Vec<Table> {
     let list = |name: &str| cluster.get(name).and_then(Value::as_array);
-    let nodes = list("nodes").or_else(|| list("members")).map(|nodes| rows(nodes, &NODE_COLUMNS));
+    let nodes = list("nodes").map(|nodes| rows(nodes, &NODE_COLUMNS));
     let shards = list("shards").map(|shards| rows(shards, &SHARD_COLUMNS));
     nodes.into_iter().chain(shards).collect()
 }

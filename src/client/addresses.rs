@@ -31,7 +31,9 @@ impl Addresses {
     /// Returns the node to ask first: the route's last known leader, else the one whose turn it is.
     pub(super) fn first(&self, route: Option<&str>) -> String {
         let hint = route.and_then(|route| self.hints.lock().get(route).cloned());
-        hint.unwrap_or_else(|| self.nodes[self.turn.load(Ordering::Relaxed) % self.nodes.len()].clone())
+        hint.unwrap_or_else(|| {
+            self.nodes[self.turn.load(Ordering::Relaxed) % self.nodes.len()].clone()
+        })
     }
 
     /// Forgets what pointed to a node that did not answer, and returns another where there is one.
@@ -63,7 +65,8 @@ impl Addresses {
 ///
 /// [`CallError::Invalid`] when it is neither.
 pub(super) fn base_url(text: &str) -> Result<String, CallError> {
-    let invalid = || CallError::Invalid(format!("{text:?} is not a URL like http://127.0.0.1:7101"));
+    let invalid =
+        || CallError::Invalid(format!("{text:?} is not a URL like http://127.0.0.1:7101"));
     let rest = match text.split_once("://") {
         Some(("http", rest)) => rest,
         Some(_) => return Err(invalid()),

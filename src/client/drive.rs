@@ -41,7 +41,14 @@ impl Ask {
             .strip_prefix("/v1/items/")
             .and_then(|rest| rest.split(['/', '?']).next())
             .map(str::to_owned);
-        Ask { method, path: path.to_owned(), key: key.map(str::to_owned), body, route, if_match: None }
+        Ask {
+            method,
+            path: path.to_owned(),
+            key: key.map(str::to_owned),
+            body,
+            route,
+            if_match: None,
+        }
     }
 }
 
@@ -172,12 +179,7 @@ impl Client {
         Attempt::Done(Ended::Refused(problem))
     }
 
-    fn headers(
-        &self,
-        ask: &Ask,
-        until: Instant,
-        overall: Instant,
-    ) -> Result<HeaderMap, CallError> {
+    fn headers(&self, ask: &Ask, until: Instant, overall: Instant) -> Result<HeaderMap, CallError> {
         let mut headers = HeaderMap::new();
         let at = now();
         let left_ms = |moment: Instant| {

@@ -28,7 +28,9 @@ use serde_json::Value;
 pub use place::{Changed, Placing, Step, Voiding};
 pub use problem::Problem;
 pub use transport::{Failure, Incoming, Outgoing, Tcp, Transport};
-pub use words::{Hold, NewHold, path_segment};
+pub use words::path_segment;
+
+pub use crate::api::{Hold, HoldState, PlaceHold as NewHold};
 
 use crate::clock::WallClock;
 use crate::runtime::{Instant, now};

@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::drive::{Ask, Ended};
-use super::{CallError, Client, Hold, Incoming, NewHold, Problem, path_segment, words};
+use super::{CallError, Client, Hold, HoldState, Incoming, NewHold, Problem, path_segment, words};
 use crate::runtime::{Instant, now};
 
 /// The part of an operation's time that is kept for the void, at most.
@@ -32,7 +32,8 @@ pub enum Placing {
     /// A definite no, and no copy of the key can make a hold any more. (`hold-confirmed`,
     /// `hold-released` and `hold-expired` say that it had made one, which has ended.)
     Refused(Problem),
-    /// Time ran out. There is certainly no hold: nothing was ever taken, or the key is void.
+    /// Time ran out. There is certainly no live hold: nothing was ever taken, or the key is
+    /// void, or what it had made has ended.
     GaveUp {
         /// The key.
         key: String,
@@ -161,13 +162,7 @@ struct VoidBody<'a> {
 impl Client {
     /// Places a hold under `key`, retrying with the same key and voiding it before giving up. All
     /// of it, the void too, ends by `deadline` (plus what the last answer needs to travel).
-    pub async fn place(
-        &self,
-        item: &str,
-        new: &NewHold,
-        key: &str,
-        deadline: Instant,
-    ) -> Placing {
+    pub async fn place(&self, item: &str, new: &NewHold, key: &str, deadline: Instant) -> Placing {
         let path = format!("/v1/items/{}/holds", path_segment(item));
         let body = match words::to_json(new) {
             Ok(body) => Bytes::from(body),
@@ -214,7 +209,13 @@ impl Client {
         let (buyer, region) = (new.buyer.as_deref(), new.region.as_deref());
         match self.void(item, buyer, region, key, deadline).await {
             Ok(Voiding::Voided) => voided,
-            Ok(Voiding::Made(hold)) => Placing::Placed { hold, replayed: true },
+            Ok(Voiding::Made(hold)) => match hold.state {
+                HoldState::Held | HoldState::Sold => Placing::Placed { hold, replayed: true },
+                HoldState::Released | HoldState::Expired | HoldState::Returned => {
+                    let last = format!("{last}; the key had made {}, which has ended", hold.id);
+                    Placing::GaveUp { key: key.to_owned(), last }
+                }
+            },
             Err(CallError::Refused(problem)) if ended_for_good(&problem) => {
                 Placing::Refused(problem)
             }
@@ -295,7 +296,7 @@ fn read_void(answer: &Incoming) -> Result<Voiding, CallError> {
     if let Some(hold) = body.get("hold").filter(|hold| !hold.is_null()) {
         return serde_json::from_value(hold.clone()).map(Voiding::Made).map_err(|_| invalid());
     }
-    match body.get("state").or_else(|| body.get("outcome")).and_then(Value::as_str) {
+    match body.get("state").and_then(Value::as_str) {
         Some("voided") => Ok(Voiding::Voided),
         Some(_) | None => Err(invalid()),
     }

@@ -1,67 +1,14 @@
 //! The words of placing as the client writes and reads them.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use super::CallError;
-
-/// What a buyer asks for.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct NewHold {
-    /// Units, 1 … 2^53 − 1.
-    pub quantity: u64,
-    /// Who buys; the same on every retry.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub buyer: Option<String>,
-    /// The buyer's region; the item's default region when absent.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub region: Option<String>,
-    /// Lifetime in ms; the item's default when absent.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ttl_ms: Option<u64>,
-    /// The caller's reference.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reference: Option<String>,
-}
+use super::{CallError, NewHold};
 
 impl NewHold {
     /// Asks for `quantity` units for a buyer.
     pub fn new(quantity: u64, buyer: impl Into<String>) -> NewHold {
-        NewHold {
-            quantity,
-            buyer: Some(buyer.into()),
-            region: None,
-            ttl_ms: None,
-            reference: None,
-        }
+        NewHold { quantity, buyer: Some(buyer.into()), ..NewHold::default() }
     }
-}
-
-/// A hold as the cluster tells it. Members that a newer server adds are ignored.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Hold {
-    /// Its id.
-    pub id: String,
-    /// The item.
-    pub item: String,
-    /// `held`, `sold`, `released`, `expired` or `returned`.
-    pub state: String,
-    /// Units it was placed for.
-    pub quantity: u64,
-    /// The buyer, when one was named.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub buyer: Option<String>,
-    /// The region.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub region: Option<String>,
-    /// When it was placed, RFC 3339.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub placed_at: Option<String>,
-    /// Its deadline, RFC 3339.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub expires_at: Option<String>,
-    /// Milliseconds that were left when it was answered.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub expires_in_ms: Option<u64>,
 }
 
 /// Percent-encodes one path segment or query value.

@@ -119,7 +119,8 @@ pub(super) fn start(
             .enable_all()
             .build()
             .map_err(|e| Failure::Unavailable(format!("cannot start an event loop: {e}")))?;
-        running.push(std::thread::spawn(move || runtime.block_on(connect_all(shared, connections))));
+        running
+            .push(std::thread::spawn(move || runtime.block_on(connect_all(shared, connections))));
     }
     std::thread::spawn(move || {
         let ids_max = super::tally::IDS_MAX;
@@ -142,12 +143,8 @@ async fn connect_all(shared: Arc<Shared>, connections: usize) -> Tally {
     for _ in 0..connections {
         let shared = shared.clone();
         tasks.push(spawn(async move {
-            let mut lane = Lane {
-                shared,
-                wire: None,
-                request: Vec::new(),
-                tally: Tally::new(ids_each),
-            };
+            let mut lane =
+                Lane { shared, wire: None, request: Vec::new(), tally: Tally::new(ids_each) };
             lane.run().await;
             lane.tally
         }));

@@ -65,7 +65,8 @@ impl Requests {
     /// Writes a placement of one unit.
     pub(super) fn place(&self, number: u64, out: &mut Vec<u8>) {
         let buyer = number % self.buyers;
-        let length = r#"{"quantity":1,"buyer":"b","ttl_ms":}"#.len() + digits(buyer) + digits(self.ttl_ms);
+        let length =
+            r#"{"quantity":1,"buyer":"b","ttl_ms":}"#.len() + digits(buyer) + digits(self.ttl_ms);
         out.clear();
         write!(
             out,

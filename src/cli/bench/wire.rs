@@ -186,7 +186,8 @@ mod tests {
 
     #[test]
     fn a_head_tells_status_length_and_where_to_go() {
-        let bytes = b"HTTP/1.1 307 Temporary Redirect\r\nLocation:  http://127.0.0.1:7102/v1/x \r\n\
+        let bytes =
+            b"HTTP/1.1 307 Temporary Redirect\r\nLocation:  http://127.0.0.1:7102/v1/x \r\n\
             content-Length: 12\r\nconnection: close\r\n\r\n";
         let (head, length) = read_head(bytes).expect("a right head");
         assert_eq!((head.status, length, head.close), (307, 12, true));

@@ -11,7 +11,9 @@ use serde_json::json;
 use super::local_cluster::{LocalCluster, Wanted};
 use super::output::Voice;
 use super::{Failure, Reach, audit, serve};
+pub(super) use report::span;
 use sale::Sale;
+pub(super) use sale::leader_of_commit;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -54,12 +56,8 @@ impl Demo {
     }
 
     async fn show(self, reach: &Reach, voice: Voice) -> Result<(), Failure> {
-        let wanted = Wanted {
-            nodes: self.nodes,
-            shards: self.shards,
-            data: self.data,
-            set: Vec::new(),
-        };
+        let wanted =
+            Wanted { nodes: self.nodes, shards: self.shards, data: self.data, set: Vec::new() };
         let mut cluster = LocalCluster::start(wanted, reach, voice).await?;
         voice.say(&format!(
             "{} nodes at {}\ndata in {}",

@@ -52,7 +52,7 @@ fn latencies(told: &Told) -> String {
 }
 
 /// A span of time for people: three figures and a unit.
-pub(in super::super) fn span(time: Duration) -> String {
+pub(in crate::cli) fn span(time: Duration) -> String {
     let us = time.as_secs_f64() * 1e6;
     match us {
         us if us < 1_000.0 => format!("{us:.0} µs"),

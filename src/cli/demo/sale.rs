@@ -124,7 +124,8 @@ impl Sale {
         let mut killed = None;
         if let (true, Some(leader)) = (kill, leader) {
             sale.books.lock().first_grant_after = Some((now(), None));
-            cluster.kill(usize::try_from(leader).unwrap_or(usize::MAX).min(*cluster.ids().end()))?;
+            cluster
+                .kill(usize::try_from(leader).unwrap_or(usize::MAX).min(*cluster.ids().end()))?;
             killed = Some(leader);
         }
         sale.clone().buyers_come(half..sale.buyers, false).await;
@@ -156,8 +157,7 @@ impl Sale {
         });
         let key = self.client.fresh_key();
         let deadline = self.client.deadline();
-        let made =
-            self.client.send(Method::PUT, &path, Some(&body), Some(&key), deadline).await?;
+        let made = self.client.send(Method::PUT, &path, Some(&body), Some(&key), deadline).await?;
         Ok(made.commit.as_deref().and_then(leader_of_commit))
     }
 
@@ -308,7 +308,7 @@ fn note_time(books: &mut Books, begun: Instant) {
 }
 
 /// Reads the leading node of `shard:term.node:index`.
-pub(in super::super) fn leader_of_commit(commit: &str) -> Option<u64> {
+pub(in crate::cli) fn leader_of_commit(commit: &str) -> Option<u64> {
     let leadership = commit.split(':').nth(1)?;
     leadership.split_once('.')?.1.parse().ok()
 }
@@ -392,7 +392,7 @@ mod tests {
 
     #[test]
     fn a_sale_that_was_acknowledged_and_is_not_sold_is_a_fault() {
-        let audit = |sold: u64| json!({"holds": true, "held": 0, "sold": sold});
+        let audit = |sold: u64| json!({"conserved": true, "held": 0, "sold": sold});
         assert!(told(3, 0).faults(&audit(3)).is_empty());
         assert!(told(2, 1).faults(&audit(3)).is_empty());
         assert!(!told(3, 0).faults(&audit(2)).is_empty());
@@ -401,9 +401,9 @@ mod tests {
 
     #[test]
     fn one_unit_too_many_or_a_broken_sum_is_a_fault() {
-        let oversold = json!({"holds": true, "held": 1, "sold": 3});
+        let oversold = json!({"conserved": true, "held": 1, "sold": 3});
         assert!(told(3, 0).faults(&oversold).iter().any(|fault| fault.starts_with("OVERSOLD")));
-        let broken = json!({"holds": false, "held": 0, "sold": 3});
+        let broken = json!({"conserved": false, "held": 0, "sold": 3});
         assert!(told(3, 0).faults(&broken).iter().any(|fault| fault.contains("LAW")));
     }
 }
