@@ -139,6 +139,15 @@ fn status_exits_3_while_a_shard_is_paused() {
 }
 
 #[test]
+fn a_read_is_repeated_after_a_broken_connection() {
+    let cluster = r#"{"cluster_id":"c","nodes":[],"shards":[{"shard":0,"leader":1}]}"#;
+    let server = Scripted::start(vec![Step::Break, json(200, cluster)]);
+    let output = holdfast(&server.url(), &["status", "--json"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert_eq!(stdout_json(&output)["cluster_id"], "c");
+}
+
+#[test]
 fn cluster_init_adopts_all_before_any_begins() {
     let dir = tempfile::tempdir().expect("a directory");
     let plan = dir.path().join("plan.json");

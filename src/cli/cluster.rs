@@ -257,27 +257,32 @@ async fn post(client: &Client, url: &str, path: &str, body: &Value) -> Result<Va
     }
 }
 
-/// Waits until every shard has a leader.
+/// Waits until every node knows a leader of every shard.
 async fn wait_for_leaders(clients: &[(&str, Client)], cluster: &str) -> Result<Value, Failure> {
     let bar = spinner("the shards elect their leaders");
     let until = now() + LEADERS_WITHIN;
     let mut missing = "nobody answered".to_owned();
     while now() < until {
-        for (_, client) in clients {
-            let Ok(told) = client.get("/admin/v1/cluster").await else { continue };
-            let shards = told.body.get("shards").and_then(Value::as_array).map_or(0, Vec::len);
+        let (mut ready, mut shards) = (0, 0);
+        for (url, client) in clients {
+            let Ok(told) = client.get("/admin/v1/cluster").await else { break };
+            shards = told.body.get("shards").and_then(Value::as_array).map_or(0, Vec::len);
             let ill = super::status::ill_shards(&told.body);
-            if shards > 0 && ill.is_empty() {
-                bar.finish_and_clear();
-                return Ok(json!({
-                    "cluster_id": cluster,
-                    "nodes": clients.iter().map(|(url, _)| *url).collect::<Vec<_>>(),
-                    "shards": shards,
-                }));
+            if shards == 0 || !ill.is_empty() {
+                missing = format!("{url} knows {shards} shards; {}", ill.join(", "));
+                break;
             }
-            missing = format!("{shards} shards; {}", ill.join(", "));
-            bar.set_message(format!("the shards elect their leaders: {missing}"));
+            ready += 1;
         }
+        if ready == clients.len() {
+            bar.finish_and_clear();
+            return Ok(json!({
+                "cluster_id": cluster,
+                "nodes": clients.iter().map(|(url, _)| *url).collect::<Vec<_>>(),
+                "shards": shards,
+            }));
+        }
+        bar.set_message(format!("the shards elect their leaders: {missing}"));
         sleep(ASK_AGAIN).await;
     }
     Err(Failure::Unavailable(format!("the cluster is made, but not serving: {missing}")))

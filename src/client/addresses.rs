@@ -17,6 +17,7 @@ pub(super) struct Addresses {
     nodes: Vec<String>,
     turn: AtomicUsize,
     hints: Mutex<BTreeMap<String, String>>,
+    by_id: Mutex<BTreeMap<u64, String>>,
 }
 
 impl Addresses {
@@ -25,7 +26,12 @@ impl Addresses {
             return Err(CallError::Invalid("a client needs the URL of at least one node".into()));
         }
         let nodes = nodes.iter().map(|node| base_url(node)).collect::<Result<_, _>>()?;
-        Ok(Addresses { nodes, turn: AtomicUsize::new(0), hints: Mutex::default() })
+        Ok(Addresses {
+            nodes,
+            turn: AtomicUsize::new(0),
+            hints: Mutex::default(),
+            by_id: Mutex::default(),
+        })
     }
 
     /// Returns the node to ask first: the route's last known leader, else the one whose turn it is.
@@ -48,9 +54,20 @@ impl Addresses {
         self.nodes[next].clone()
     }
 
-    /// Remembers who leads a route. Words that are no address (a bare node id) are ignored.
+    /// Remembers where each node of the cluster is, so that a hint may be a node id.
+    pub(super) fn learn_nodes(&self, nodes: impl IntoIterator<Item = (u64, String)>) {
+        let known = nodes.into_iter().filter_map(|(id, at)| Some((id, base_url(&at).ok()?)));
+        *self.by_id.lock() = known.collect();
+    }
+
+    /// Remembers who leads a route, by address or by node id. An id that is not known is ignored.
     pub(super) fn learn(&self, route: Option<&str>, leader: &str) {
-        let (Some(route), Ok(leader)) = (route, base_url(leader)) else { return };
+        let Some(route) = route else { return };
+        let leader = match leader.parse::<u64>() {
+            Ok(id) => self.by_id.lock().get(&id).cloned(),
+            Err(_) => base_url(leader).ok(),
+        };
+        let Some(leader) = leader else { return };
         let mut hints = self.hints.lock();
         if hints.len() >= HINTS_MAX && !hints.contains_key(route) {
             hints.clear();
@@ -98,10 +115,13 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_node_id_is_no_hint() {
+    fn a_node_id_is_a_hint_once_its_address_is_known() {
         let addresses = Addresses::new(&["http://a:1".to_owned()]).expect("one node");
         addresses.learn(Some("x"), "2");
         assert_eq!(addresses.first(Some("x")), "http://a:1");
+        addresses.learn_nodes([(2, "b:2".to_owned())]);
+        addresses.learn(Some("x"), "2");
+        assert_eq!(addresses.first(Some("x")), "http://b:2");
     }
 
     #[test]

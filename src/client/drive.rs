@@ -173,7 +173,10 @@ impl Client {
         let problem = Problem::read(&answer);
         let unanswered = problem.outcome_unknown();
         if unanswered || problem.nothing_taken_yet() {
-            let pause = problem.retry_after_s.map(Duration::from_secs);
+            // A shard that has lost its leader has another within the second that `Retry-After`
+            // can say at least; the backoff is the better guess.
+            let waits = problem.slug != "item-paused";
+            let pause = problem.retry_after_s.filter(|_| waits).map(Duration::from_secs);
             return Attempt::Again { last: format!("{node}: {problem}"), pause, unanswered };
         }
         Attempt::Done(Ended::Refused(problem))

@@ -167,6 +167,21 @@ impl Client {
         now() + self.shared.config.operation_within
     }
 
+    /// Learns where the nodes of the cluster are, so that the leader hints in answers, which name
+    /// nodes by their ids, lead straight to the leader. Without it, nodes forward.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`] as [`Client::get`]; what was known before stays known.
+    pub async fn learn_nodes(&self) -> Result<(), CallError> {
+        let told = self.get("/admin/v1/cluster").await?.body;
+        let cluster: crate::api::Cluster = serde_json::from_value(told)
+            .map_err(|e| CallError::Invalid(format!("the answer is not a cluster: {e}")))?;
+        let nodes = cluster.nodes.into_iter().map(|node| (node.id, node.http_addr));
+        self.shared.addresses.learn_nodes(nodes);
+        Ok(())
+    }
+
     /// Reads one resource from any node; `path` begins with `/`.
     ///
     /// # Errors

@@ -276,6 +276,7 @@ impl Lane {
             let id = field(body, "id").map(str::to_owned);
             let slug = if status >= 400 { slug_of(body).to_owned() } else { String::new() };
             if self.follow(&sent.head) {
+                sleep(PAUSE).await;
                 continue;
             }
             return self.judge_place(key, &sent, id, &slug).await;
@@ -344,6 +345,7 @@ impl Lane {
             if head.status != 200 {
                 let slug = slug_of(body).to_owned();
                 if self.follow(&sent.head) {
+                    sleep(PAUSE).await;
                     continue;
                 }
                 self.judge_whole(first, count, sent.head.status, &slug).await;
@@ -413,6 +415,7 @@ impl Lane {
             };
             let slug = slug_of(Self::body(&self.wire, &sent.head)).to_owned();
             if self.follow(&sent.head) {
+                sleep(PAUSE).await;
                 continue;
             }
             match sent.head.status {
@@ -443,5 +446,126 @@ impl Lane {
                 return false;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+
+    use super::super::run::TTL_MS;
+    use super::*;
+
+    /// Answers each request by `answer(turn)`; `None` closes the connection without an answer.
+    /// Returns the address and the count of requests.
+    fn server(
+        answer: impl Fn(u64) -> Option<String> + Send + Sync + 'static,
+    ) -> (SocketAddr, Arc<AtomicU64>) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let (count, answer) = (Arc::new(AtomicU64::new(0)), Arc::new(answer));
+        let counted = count.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let (count, answer) = (counted.clone(), answer.clone());
+                std::thread::spawn(move || serve(stream, &count, &*answer));
+            }
+        });
+        (address, count)
+    }
+
+    fn serve(mut stream: TcpStream, count: &AtomicU64, answer: &dyn Fn(u64) -> Option<String>) {
+        let mut bytes = Vec::new();
+        let mut part = [0; 64 << 10];
+        loop {
+            match stream.read(&mut part) {
+                Ok(read) if read > 0 => bytes.extend_from_slice(&part[..read]),
+                Ok(_) | Err(_) => return,
+            }
+            // The bench sends one request at a time, and its bodies end so.
+            let whole = bytes.ends_with(b"}") && bytes.windows(4).any(|four| four == b"\r\n\r\n");
+            if !whole {
+                continue;
+            }
+            bytes.clear();
+            let Some(text) = answer(count.fetch_add(1, Ordering::SeqCst)) else { return };
+            if stream.write_all(text.as_bytes()).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn http(status: u16, headers: &str, body: &str) -> String {
+        format!("HTTP/1.1 {status} x\r\ncontent-length: {}\r\n{headers}\r\n{body}", body.len())
+    }
+
+    fn granted(turn: u64) -> String {
+        http(201, "", &format!(r#"{{"id":"hld_{turn}","item":"x","state":"held"}}"#))
+    }
+
+    fn run(mode: Mode, connections: usize, holds: u64, target: SocketAddr) -> Tally {
+        let plan = Plan {
+            mode,
+            requests: Requests::new("x", None, 100, 10, TTL_MS),
+            connections,
+            threads: 1,
+            warm_up: Duration::ZERO,
+            duration: Duration::from_secs(60),
+            holds: Some(holds),
+            ids_max: 1_000,
+        };
+        let shared = Arc::new(Shared::new(plan, vec![target], target));
+        let ended = start(&shared).expect("it starts");
+        ended.blocking_recv().expect("it ends")
+    }
+
+    #[test]
+    fn every_request_is_answered_for_or_unknown_and_none_is_sent_twice() {
+        let (address, count) = server(|turn| (turn % 10 != 3).then(|| granted(turn)));
+        let tally = run(Mode::Unary, 4, 200, address);
+        assert!(tally.faults.is_empty(), "{:?}", tally.faults);
+        assert!(tally.placed >= 200);
+        assert!(tally.unknown_keys() >= 20, "{}", tally.unknown_keys());
+        assert_eq!(tally.placed + tally.unknown_keys(), count.load(Ordering::SeqCst));
+        assert_eq!(tally.ids.len() as u64, tally.placed);
+        let mut keys: Vec<_> = tally.unknown.iter().map(|range| range.first).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        assert_eq!(keys.len() as u64, tally.unknown_keys(), "each unknown key is another");
+    }
+
+    #[test]
+    fn a_redirect_moves_all_connections_to_the_leader() {
+        let (leader, led) = server(|turn| Some(granted(turn)));
+        let (follower, asked) = server(move |_| {
+            Some(http(307, &format!("location: http://{leader}/v1/items/x/holds\r\n"), ""))
+        });
+        let tally = run(Mode::Unary, 1, 50, follower);
+        assert!(tally.faults.is_empty(), "{:?}", tally.faults);
+        assert_eq!((tally.placed, tally.unknown_keys()), (50, 0));
+        assert_eq!((asked.load(Ordering::SeqCst), led.load(Ordering::SeqCst)), (1, 50));
+    }
+
+    #[test]
+    fn a_batch_that_is_not_answered_leaves_all_its_keys_unknown() {
+        let (address, _) = server(|turn| {
+            let result = |n: u64| format!(r#"{{"status":201,"hold":{{"id":"hld_{turn}_{n}"}}}}"#);
+            let results = (0..10).map(result).collect::<Vec<_>>().join(",");
+            (turn != 1).then(|| http(200, "", &format!(r#"{{"results":[{results}]}}"#)))
+        });
+        let tally = run(Mode::Batch, 1, 40, address);
+        assert!(tally.faults.is_empty(), "{:?}", tally.faults);
+        assert_eq!((tally.placed, tally.unknown_keys()), (40, 10));
+        assert_eq!(tally.unknown, [KeyRange { first: 10, count: 10 }]);
+        assert_eq!(tally.decisions, 40);
+    }
+
+    #[test]
+    fn a_batch_with_too_few_results_is_a_fault() {
+        let short = r#"{"results":[{"status":201,"hold":{"id":"hld_1"}}]}"#;
+        let (address, _) = server(move |_| Some(http(200, "", short)));
+        let tally = run(Mode::Batch, 1, 1, address);
+        assert_eq!(tally.faults, ["1 results for 10 operations"]);
     }
 }

@@ -21,7 +21,9 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::item::pair;
+use super::serve::told_to_stop;
 use super::{Failure, Reach};
+pub(super) use tally::record;
 
 /// What the load is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -119,11 +121,21 @@ impl Bench {
         if needs_cluster && self.cluster.is_none() {
             return Err(Failure::Usage("this measurement needs --cluster N".into()));
         }
+        // Ctrl-C ends whatever goes on; a cluster of its own is stopped on the way out.
+        tokio::select! {
+            done = self.measure(&reach) => done,
+            stopped = told_to_stop(false) => {
+                Err(Failure::Unavailable(format!("{}: the run was given up", stopped?)))
+            }
+        }
+    }
+
+    async fn measure(self, reach: &Reach) -> Result<(), Failure> {
         match self.mode {
-            Mode::Preload | Mode::Restart => memory::run(self, &reach).await,
-            Mode::Empty => run::empty_only(self, &reach).await,
+            Mode::Preload | Mode::Restart => memory::run(self, reach).await,
+            Mode::Empty => run::empty_only(self, reach).await,
             Mode::Unary | Mode::Batch | Mode::SoldOut | Mode::LifeCycle => {
-                run::measure(self, &reach).await
+                run::measure(self, reach).await
             }
         }
     }

@@ -74,8 +74,7 @@ impl Tally {
 
     /// Notes one answered request of `decisions` decisions.
     pub(super) fn measured(&mut self, took: Duration, decisions: u64) {
-        let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        self.latency_us.saturating_record(us.max(1));
+        record(&mut self.latency_us, took);
         self.requests += 1;
         self.decisions += decisions;
     }
@@ -148,6 +147,15 @@ impl Tally {
     }
 }
 
+/// The longest time that a histogram tells apart, in µs: an hour.
+const TIME_US_MAX: u64 = 3_600_000_000;
+
+/// Records a time in µs. (`saturating_record` would not let the histogram grow.)
+pub(in crate::cli) fn record(histogram: &mut Histogram<u64>, took: Duration) {
+    let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX).clamp(1, TIME_US_MAX);
+    histogram.record(us).expect("a histogram made by `new` grows to an hour");
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -163,6 +171,8 @@ mod tests {
             assert!((found / expected - 1.0).abs() < 0.001, "{quantile}: {found} µs");
         }
         assert_eq!((tally.requests, tally.decisions), (10_000, 10_000));
+        tally.measured(Duration::MAX, 1);
+        assert!(tally.latency_us.max() >= TIME_US_MAX);
     }
 
     #[test]

@@ -66,6 +66,7 @@ impl Demo {
             cluster.data().display()
         ));
         let client = reach.client_of(&cluster.urls())?;
+        client.learn_nodes().await?;
         let sale = Sale::new(client.clone(), self.buyers, self.units);
         let kill = !self.no_kill && self.nodes >= 3;
         let told = sale.run(&mut cluster, reach, kill).await?;

@@ -14,6 +14,7 @@ use http::Method;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
+use super::super::bench::record;
 use super::super::local_cluster::LocalCluster;
 use super::super::progress::{bar, spinner};
 use super::super::{Failure, Reach, audit};
@@ -303,8 +304,7 @@ impl Sale {
 }
 
 fn note_time(books: &mut Books, begun: Instant) {
-    let us = u64::try_from((now() - begun).as_micros()).unwrap_or(u64::MAX);
-    books.placing_us.saturating_record(us.max(1));
+    record(&mut books.placing_us, now() - begun);
 }
 
 /// Reads the leading node of `shard:term.node:index`.
