@@ -4,9 +4,12 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use tracing_subscriber::filter::LevelFilter;
+
 use super::Failure;
 use super::item::pair;
-use crate::config::Config;
+use super::output::people_watch;
+use crate::config::{Config, LogFormat, LogLevel};
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -31,8 +34,26 @@ impl Serve {
     pub(super) fn run(self) -> Result<(), Failure> {
         let config = Config::load(self.config.as_deref(), std::env::vars(), self.set)
             .map_err(|e| Failure::Usage(e.to_string()))?;
+        speak(&config)?;
         run_node(config, self.stop_with_stdin)
     }
+}
+
+/// Sends the node's words to stderr, as much and in the format that the configuration says.
+fn speak(config: &Config) -> Result<(), Failure> {
+    let level = match config.log_output.level {
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Trace => LevelFilter::TRACE,
+    };
+    let subscriber = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr);
+    let begun = match config.log_output.format {
+        LogFormat::Text => subscriber.with_ansi(people_watch()).try_init(),
+        LogFormat::Json => subscriber.json().try_init(),
+    };
+    begun.map_err(|e| Failure::Usage(format!("cannot write a log: {e}")))
 }
 
 /// Runs a node until [`told_to_stop`].
@@ -41,7 +62,8 @@ impl Serve {
 /// `block_on(async { let node = Node::start(config).await?; told_to_stop(with_stdin).await?;
 /// node.shutdown().await })`.
 fn run_node(config: Config, stop_with_stdin: bool) -> Result<(), Failure> {
-    let _ = told_to_stop(stop_with_stdin);
+    // Unused until then, but it must go on compiling.
+    drop(told_to_stop(stop_with_stdin));
     Err(Failure::Unavailable(format!(
         "this build has no node to run on {}: `crate::node` is not wired to the command line yet",
         config.http.listen

@@ -387,7 +387,7 @@ impl Lane {
     async fn live(&mut self) {
         let Some(id) = self.place().await else { return };
         self.change(&id, "extend").await;
-        let sells = self.tally.placed % 3 != 0;
+        let sells = !self.tally.placed.is_multiple_of(3);
         let done = self.change(&id, if sells { "confirm" } else { "release" }).await;
         match (done, sells) {
             (true, true) => {

@@ -102,7 +102,13 @@ async fn until_serving(
     let new = NewHold { ttl_ms: Some(run::TTL_MS), ..NewHold::new(1, "after-the-restart") };
     match client.place(item, &new, &client.fresh_key(), until).await {
         Placing::Placed { .. } => {}
-        other => return Err(Failure::Broken(format!("no grant after the restart: {other:?}"))),
+        Placing::Refused(problem) => {
+            return Err(Failure::Broken(format!("no grant after the restart: {problem}")));
+        }
+        Placing::GaveUp { last, .. } | Placing::Unresolved { last, .. } => {
+            return Err(Failure::Unavailable(format!("no grant after the restart: {last}")));
+        }
+        Placing::Invalid(words) => return Err(Failure::Usage(words)),
     }
     bar.finish_and_clear();
     Ok(now() - begun)

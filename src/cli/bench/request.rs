@@ -7,10 +7,14 @@ use std::io::Write;
 use super::tally::KeyRange;
 use crate::client::path_segment;
 
+/// The length of a placement's body without its two numbers.
+const PLACE_BODY_BYTES: usize = r#"{"quantity":1,"buyer":"b","ttl_ms":}"#.len();
+
 /// Everything that is the same in all requests of a run.
 #[derive(Debug, Clone)]
 pub(super) struct Requests {
-    item: String,
+    /// The item as a JSON string, quotes and all.
+    item_json: String,
     place_head: String,
     batch_head: String,
     change_tail: String,
@@ -36,7 +40,7 @@ impl Requests {
         );
         let path = path_segment(item);
         Requests {
-            item: item.to_owned(),
+            item_json: serde_json::Value::from(item).to_string(),
             place_head: format!("POST /v1/items/{path}/holds HTTP/1.1\r\n{shared}"),
             batch_head: format!("POST /v1/holds:batch HTTP/1.1\r\n{shared}"),
             change_tail: format!(" HTTP/1.1\r\n{shared}"),
@@ -65,8 +69,7 @@ impl Requests {
     /// Writes a placement of one unit.
     pub(super) fn place(&self, number: u64, out: &mut Vec<u8>) {
         let buyer = number % self.buyers;
-        let length =
-            r#"{"quantity":1,"buyer":"b","ttl_ms":}"#.len() + digits(buyer) + digits(self.ttl_ms);
+        let length = PLACE_BODY_BYTES + digits(buyer) + digits(self.ttl_ms);
         out.clear();
         write!(
             out,
@@ -94,9 +97,10 @@ impl Requests {
             }
             write!(
                 out,
-                r#"{{"op":"place","key":"{}-{number}","item":"{}","quantity":1,"buyer":"b{}","ttl_ms":{}}}"#,
+                "{{\"op\":\"place\",\"key\":\"{}-{number}\",\"item\":{},\"quantity\":1,\
+                 \"buyer\":\"b{}\",\"ttl_ms\":{}}}",
                 self.key_prefix,
-                self.item,
+                self.item_json,
                 number % self.buyers,
                 self.ttl_ms
             )
@@ -112,7 +116,8 @@ impl Requests {
         out.clear();
         write!(
             out,
-            "POST /v1/holds/{id}/{verb}{}idempotency-key: {}-{number}\r\ncontent-length: 2\r\n\r\n{{}}",
+            "POST /v1/holds/{id}/{verb}{}idempotency-key: {}-{number}\r\n\
+             content-length: 2\r\n\r\n{{}}",
             self.change_tail, self.key_prefix
         )
         .expect("a Vec takes every write");
@@ -194,7 +199,7 @@ mod tests {
     use super::*;
 
     fn requests(batch: u64) -> Requests {
-        Requests::new("it em", Some("shop"), 1_000, batch, 60_000)
+        Requests::new("it \"em", Some("shop"), 1_000, batch, 60_000)
     }
 
     fn split(bytes: &[u8]) -> (String, serde_json::Value) {
@@ -216,7 +221,7 @@ mod tests {
             let mut out = Vec::new();
             requests(1).place(number, &mut out);
             let (head, body) = split(&out);
-            assert!(head.starts_with("POST /v1/items/it%20em/holds HTTP/1.1\r\n"), "{head}");
+            assert!(head.starts_with("POST /v1/items/it%20%22em/holds HTTP/1.1\r\n"), "{head}");
             assert!(field_of_head(&head, "idempotency-key").ends_with(&format!("-{number}")));
             assert_eq!(body["buyer"], requests(1).buyer(number));
             assert_eq!(body["quantity"], 1);
@@ -231,7 +236,7 @@ mod tests {
         let (_, body) = split(&out);
         let keys: Vec<_> = (0..3).map(|n| body["operations"][n]["key"].clone()).collect();
         assert_eq!(keys, [requests.key(7), requests.key(8), requests.key(9)]);
-        assert_eq!(body["operations"][0]["item"], "it em");
+        assert_eq!(body["operations"][0]["item"], "it \"em");
     }
 
     #[test]

@@ -74,13 +74,9 @@ impl Verdict {
     ) -> Result<(), Failure> {
         let unknown = tally.unknown_keys();
         let shown = bar(unknown.min(UNKNOWN_LOOKUPS_MAX), "looking up unknown outcomes");
-        let mut looked = 0;
-        for number in tally.unknown.iter().flat_map(|keys| keys.first..keys.first + keys.count) {
-            if looked == UNKNOWN_LOOKUPS_MAX {
-                self.unknown_left = unknown - looked;
-                break;
-            }
-            looked += 1;
+        self.unknown_left = unknown.saturating_sub(UNKNOWN_LOOKUPS_MAX);
+        let numbers = tally.unknown.iter().flat_map(|keys| keys.first..keys.first + keys.count);
+        for number in numbers.take(UNKNOWN_LOOKUPS_MAX as usize) {
             shown.inc(1);
             let path = format!(
                 "/v1/receipts/{}?item={}&buyer={}",

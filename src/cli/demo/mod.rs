@@ -35,14 +35,19 @@ pub(super) struct Demo {
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
     shards: u16,
     /// How many buyers come.
-    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(10..=1_000_000))]
+    #[arg(long, default_value_t = 1_000, value_parser = many(10))]
     buyers: u32,
     /// How many units there are.
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(2..=1_000_000))]
+    #[arg(long, default_value_t = 100, value_parser = many(2))]
     units: u32,
     /// Let the leader live.
     #[arg(long)]
     no_kill: bool,
+}
+
+/// A count of buyers or units, at least `least` and at most a million.
+fn many(least: i64) -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(least..=1_000_000)
 }
 
 impl Demo {
@@ -89,11 +94,12 @@ impl Demo {
 }
 
 fn hints(url: &str, item: &str) -> String {
+    let json = "-H 'content-type: application/json'";
     format!(
         "\nThe cluster stays until Ctrl-C. Try:\n  \
          curl {url}/v1/items/{item}/audit\n  \
-         curl -X PUT {url}/v1/items/mine -H 'content-type: application/json' -d '{{\"total\": 5}}'\n  \
-         curl {url}/v1/items/mine/holds -H 'content-type: application/json' \\\n    \
+         curl -X PUT {url}/v1/items/mine {json} -d '{{\"total\": 5}}'\n  \
+         curl {url}/v1/items/mine/holds {json} \\\n    \
          -H 'idempotency-key: k1' -d '{{\"quantity\": 1, \"buyer\": \"ann\"}}'\n  \
          holdfast --url {url} status"
     )
