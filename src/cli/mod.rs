@@ -1,1 +1,254 @@
-//! To come.
+//! The command line: one verb a file, data on stdout, words on stderr.
+//!
+//! Promises: with `--json` stdout carries JSON and nothing else; the exit code tells a script what
+//! happened ([`Failure`]); an outcome that is not known is never reported as "no". Never prints
+//! progress to anything but a terminal.
+
+mod audit;
+mod bench;
+mod cluster;
+mod demo;
+mod hold;
+mod item;
+mod local_cluster;
+mod output;
+mod progress;
+mod serve;
+mod status;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::client::{CallError, Client, ClientConfig, Problem};
+use output::Voice;
+
+/// Exit codes, for `--help`.
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  done
+  1  refused (sold out, not found, ...), or a law is broken (audit, bench)
+  2  the command line or a file is wrong
+  3  no node could act, or the outcome is unknown (stderr tells the key to retry with)";
+
+/// Sells the last unit exactly once: a replicated, durable inventory store.
+#[derive(Debug, Parser)]
+#[command(name = "holdfast", version, after_help = EXIT_CODES, max_term_width = 100)]
+pub struct CommandLine {
+    #[command(flatten)]
+    reach: Reach,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+/// How to reach a cluster, and how to answer.
+#[derive(Debug, Clone, Args)]
+struct Reach {
+    /// Base URLs of the nodes, separated by commas; one is enough, more survive its death.
+    #[arg(
+        long,
+        global = true,
+        env = "HOLDFAST_URL",
+        value_delimiter = ',',
+        default_value = "http://127.0.0.1:7101",
+        value_name = "URL"
+    )]
+    url: Vec<String>,
+    /// The tenant; the server's default when absent.
+    #[arg(long, global = true, env = "HOLDFAST_TENANT", value_name = "NAME")]
+    tenant: Option<String>,
+    /// Print JSON on stdout instead of tables.
+    #[arg(long, global = true)]
+    json: bool,
+    /// How long one operation may take, retries and all, in ms.
+    #[arg(
+        long,
+        global = true,
+        default_value_t = 10_000,
+        value_name = "MS",
+        value_parser = clap::value_parser!(u64).range(1..=600_000)
+    )]
+    timeout_ms: u64,
+}
+
+impl Reach {
+    fn client(&self) -> Result<Client, Failure> {
+        self.client_of(&self.url)
+    }
+
+    fn client_of(&self, nodes: &[String]) -> Result<Client, Failure> {
+        let mut config = ClientConfig::new(nodes);
+        config.tenant.clone_from(&self.tenant);
+        config.operation_within = Duration::from_millis(self.timeout_ms);
+        Ok(Client::new(config)?)
+    }
+
+    fn voice(&self) -> Voice {
+        Voice::new(self.json)
+    }
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Run one node.
+    Serve(serve::Serve),
+    /// Start a whole cluster on this machine and run a small sale.
+    Demo(demo::Demo),
+    /// Make a cluster of running, empty nodes.
+    #[command(subcommand)]
+    Cluster(cluster::Cluster),
+    /// Create, configure, watch and delete items.
+    #[command(subcommand)]
+    Item(item::Item),
+    /// Place, change and look up holds.
+    #[command(subcommand)]
+    Hold(hold::HoldVerb),
+    /// Tell how the nodes and shards are.
+    Status(status::Status),
+    /// Check that every unit is accounted for; exits 1 when a law is broken.
+    Audit(audit::AuditVerb),
+    /// Measure a cluster with a closed-loop load, then audit it.
+    Bench(Box<bench::Bench>),
+}
+
+/// Why a verb did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    /// A definite no of the cluster.
+    #[error("refused: {0}")]
+    Refused(Problem),
+    /// A law is broken, or an acknowledged hold is missing.
+    #[error("{0}")]
+    Broken(String),
+    /// The command line, a file or an answer is wrong.
+    #[error("{0}")]
+    Usage(String),
+    /// No node could act, or the outcome is unknown.
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+impl Failure {
+    fn exit_code(&self) -> u8 {
+        match self {
+            Failure::Refused(_) | Failure::Broken(_) => 1,
+            Failure::Usage(_) => 2,
+            Failure::Unavailable(_) => 3,
+        }
+    }
+}
+
+impl From<CallError> for Failure {
+    fn from(error: CallError) -> Failure {
+        match error {
+            CallError::Refused(problem) => Failure::Refused(problem),
+            CallError::Invalid(words) => Failure::Usage(words),
+            CallError::Unavailable(_) => Failure::Unavailable(error.to_string()),
+            CallError::Unknown { key: Some(key), last } => Failure::unknown(&key, &last),
+            CallError::Unknown { key: None, .. } => Failure::Unavailable(error.to_string()),
+        }
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Failure {
+        Failure::Usage(error.to_string())
+    }
+}
+
+impl Failure {
+    fn unknown(key: &str, last: &str) -> Failure {
+        Failure::Unavailable(format!(
+            "the outcome is unknown: {last}\nIt may still take effect. \
+             Run the same command again with --key {key}"
+        ))
+    }
+}
+
+/// Runs one verb and returns the process's exit code.
+pub fn run(line: CommandLine) -> ExitCode {
+    let CommandLine { reach, verb } = line;
+    let voice = reach.voice();
+    let done = match verb {
+        Verb::Serve(serve) => serve.run(),
+        Verb::Demo(demo) => block_on(demo.run(reach)),
+        Verb::Cluster(cluster) => block_on(cluster.run(reach)),
+        Verb::Item(item) => block_on(item.run(reach)),
+        Verb::Hold(hold) => block_on(hold.run(reach)),
+        Verb::Status(status) => block_on(status.run(reach)),
+        Verb::Audit(audit) => block_on(audit.run(reach)),
+        Verb::Bench(bench) => block_on(bench.run(reach)),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            voice.failure(&failure);
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+/// Runs a verb on this thread.
+fn block_on(verb: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| Failure::Unavailable(format!("cannot start an event loop: {e}")))?;
+    runtime.block_on(verb)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent_and_every_verb_has_an_example() {
+        CommandLine::command().debug_assert();
+        let mut open = vec![CommandLine::command()];
+        while let Some(command) = open.pop() {
+            let inner: Vec<_> = command.get_subcommands().cloned().collect();
+            if inner.is_empty() {
+                let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+                assert!(help.contains("holdfast "), "`{}` has no example", command.get_name());
+            }
+            open.extend(inner);
+        }
+    }
+
+    #[test]
+    fn a_refusal_exits_1_a_wrong_line_2_and_an_unknown_outcome_3() {
+        let problem = Problem::from_members(409, serde_json::Map::new(), None);
+        assert_eq!(Failure::from(CallError::Refused(problem)).exit_code(), 1);
+        assert_eq!(Failure::Broken(String::new()).exit_code(), 1);
+        assert_eq!(Failure::from(CallError::Invalid(String::new())).exit_code(), 2);
+        assert_eq!(Failure::from(CallError::Unavailable(String::new())).exit_code(), 3);
+        let unknown = CallError::Unknown { key: Some("k-1".into()), last: "504".into() };
+        let failure = Failure::from(unknown);
+        assert_eq!(failure.exit_code(), 3);
+        assert!(failure.to_string().contains("--key k-1"), "{failure}");
+    }
+
+    #[test]
+    fn flags_that_reach_the_cluster_stand_before_or_behind_the_verb() {
+        for line in [
+            ["holdfast", "--url", "http://a:1,http://b:2", "--json", "status"],
+            ["holdfast", "status", "--url", "http://a:1,http://b:2", "--json"],
+        ] {
+            let parsed = CommandLine::try_parse_from(line).expect("a right line");
+            assert_eq!(parsed.reach.url, ["http://a:1", "http://b:2"]);
+            assert!(parsed.reach.json);
+        }
+    }
+
+    #[test]
+    fn quantities_beyond_the_contract_are_refused_by_the_command_line() {
+        for quantity in ["0", "-1", "1.5", "9007199254740992"] {
+            let line = ["holdfast", "hold", "place", "x", "--quantity", quantity];
+            assert!(CommandLine::try_parse_from(line).is_err(), "{quantity}");
+        }
+        let most = ["holdfast", "hold", "place", "x", "--quantity", "9007199254740991"];
+        assert!(CommandLine::try_parse_from(most).is_ok());
+    }
+}

@@ -1,0 +1,193 @@
+//! The cluster as operators see it, and the two steps of `cluster init`, on the wire.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::time::Timestamp;
+
+/// The cluster as one node sees it (`GET /admin/v1/cluster`).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Cluster {
+    /// The cluster's id in hex; absent before `cluster init`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub cluster_id: Option<String>,
+    /// The node that answers.
+    pub node: u64,
+    /// The members that it knows.
+    pub nodes: Vec<Node>,
+    /// Its shards.
+    pub shards: Vec<Shard>,
+    /// How many more nodes may fail before some shard has no quorum, as far as this node sees.
+    pub failures_tolerated: u64,
+    /// The answering node's wall clock.
+    pub wall_clock: Timestamp,
+    /// Ms since it started.
+    pub uptime_ms: u64,
+    /// Why it takes no part any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub stopped: Option<String>,
+}
+
+/// A member of the cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Node {
+    /// Its id.
+    pub id: u64,
+    /// Where services reach it, `host:port`.
+    pub http_addr: String,
+    /// Where its peers reach it.
+    pub peer_addr: String,
+    /// Its region.
+    pub region: String,
+    /// The shards that it leads, as far as the answering node knows.
+    pub leads: Vec<u16>,
+    /// Its worst lag in log entries over the shards that the answering node leads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub lag: Option<u64>,
+}
+
+/// A shard on the answering node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Shard {
+    /// The shard.
+    pub shard: u16,
+    /// This replica's part: leader, follower, candidate, learner or stopped.
+    pub role: String,
+    /// The node that leads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub leader: Option<u64>,
+    /// The Raft term.
+    pub term: u64,
+    /// Who votes.
+    pub voters: Vec<u64>,
+    /// Who follows without a vote.
+    pub learners: Vec<u64>,
+    /// The last index in this replica's log.
+    pub last_log: u64,
+    /// The last index applied here.
+    pub applied: u64,
+    /// On the leader: how long ago a quorum last acknowledged it, in ms.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub quorum_age_ms: Option<u64>,
+    /// Why it grants nothing now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub paused: Option<String>,
+    /// Why this replica failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub failed: Option<String>,
+}
+
+/// Digests of one node's replicas (`GET /admin/v1/digest`).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Digests {
+    /// The node.
+    pub node: u64,
+    /// Its shards.
+    pub shards: Vec<Digest>,
+}
+
+/// The digest of one replica: equal on every replica at the same index.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Digest {
+    /// The shard.
+    pub shard: u16,
+    /// The index applied.
+    pub applied: u64,
+    /// The digest in hex.
+    pub digest: String,
+    /// Ledger time.
+    pub ledger_now: Timestamp,
+}
+
+/// First step of `cluster init`: the identity that an empty node takes
+/// (`POST /admin/v1/adopt`).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Adopt {
+    /// The cluster, 16 random bytes in hex.
+    #[schema(min_length = 32, max_length = 32)]
+    pub cluster_id: String,
+    /// The node's id from now on.
+    #[schema(minimum = 1)]
+    pub node: u64,
+    /// What every replica agrees on.
+    pub settings: ClusterSettings,
+}
+
+/// What every replica of every shard agrees on for the life of the cluster.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ClusterSettings {
+    /// How many shards the cluster has.
+    #[schema(minimum = 1, maximum = 256)]
+    pub shards: u16,
+    /// The key of the hold ids' tags, 16 random bytes in hex.
+    #[schema(min_length = 32, max_length = 32)]
+    pub tag_key: String,
+    /// Slots a bucket.
+    #[schema(minimum = 1, maximum = 4_096)]
+    pub slots: u16,
+    /// The most due holds that one entry sweeps, beyond what its own commands need.
+    #[schema(minimum = 1, maximum = 100_000)]
+    pub sweep_max: u32,
+    /// How long a receipt outlives the greatest lifetime of its hold, in ms.
+    #[schema(minimum = 1)]
+    pub receipt_retention_ms: u64,
+    /// How long a sold hold keeps its record, in ms.
+    #[schema(minimum = 1)]
+    pub sold_retention_ms: u64,
+}
+
+/// What an empty node answers.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Adopted {
+    /// Its new log, 16 random bytes in hex.
+    pub log_uuid: String,
+    /// Where its peers reach it.
+    pub peer_addr: String,
+    /// Where services reach it.
+    pub http_addr: String,
+    /// Its region.
+    pub region: String,
+}
+
+/// Second step of `cluster init`: the members (`POST /admin/v1/begin`).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Begin {
+    /// The members.
+    #[schema(min_items = 1, max_items = 64)]
+    pub members: Vec<Member>,
+}
+
+/// A member of a new cluster.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Member {
+    /// Its id.
+    #[schema(minimum = 1)]
+    pub node: u64,
+    /// Its log, 16 bytes in hex.
+    #[schema(min_length = 32, max_length = 32)]
+    pub log_uuid: String,
+    /// Where its peers reach it.
+    pub peer_addr: String,
+    /// Where services reach it.
+    pub http_addr: String,
+    /// Its region.
+    pub region: String,
+}
+
+/// What `begin` answers.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Begun {
+    /// How many members the node was told.
+    pub members: u64,
+}

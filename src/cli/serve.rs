@@ -1,0 +1,109 @@
+//! `holdfast serve`: runs one node until it is told to stop.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use tracing_subscriber::filter::LevelFilter;
+
+use super::Failure;
+use super::item::pair;
+use super::output::people_watch;
+use crate::config::{Config, LogFormat, LogLevel};
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  holdfast serve --config config/cluster/n1.toml
+  HOLDFAST_NODE__DATA_DIR=/var/lib/holdfast holdfast serve --set http.listen=0.0.0.0:7101
+
+A new node is empty until `holdfast cluster init` makes it part of a cluster.
+SIGTERM and Ctrl-C hand leadership over, then stop.")]
+pub(super) struct Serve {
+    /// The TOML file; defaults and the environment alone when absent.
+    #[arg(long, value_name = "FILE", env = "HOLDFAST_CONFIG")]
+    config: Option<PathBuf>,
+    /// Sets one key above file and environment; may be given often.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
+    set: Vec<(String, String)>,
+    /// Also stop when stdin ends: a node that `demo` or `bench` started dies with its parent.
+    #[arg(long, hide = true)]
+    stop_with_stdin: bool,
+}
+
+impl Serve {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        let config = Config::load(self.config.as_deref(), std::env::vars(), self.set)
+            .map_err(|e| Failure::Usage(e.to_string()))?;
+        speak(&config)?;
+        run_node(config, self.stop_with_stdin)
+    }
+}
+
+/// Sends the node's words to stderr, as much and in the format that the configuration says.
+fn speak(config: &Config) -> Result<(), Failure> {
+    let level = match config.log_output.level {
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Trace => LevelFilter::TRACE,
+    };
+    let subscriber = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr);
+    let begun = match config.log_output.format {
+        LogFormat::Text => subscriber.with_ansi(people_watch()).try_init(),
+        LogFormat::Json => subscriber.json().try_init(),
+    };
+    begun.map_err(|e| Failure::Usage(format!("cannot write a log: {e}")))
+}
+
+/// Runs a node until [`told_to_stop`].
+///
+/// WIRING: the one place where the command line meets `crate::node`. In its place:
+/// `block_on(async { let node = Node::start(config).await?; told_to_stop(with_stdin).await?;
+/// node.shutdown().await })`.
+fn run_node(config: Config, stop_with_stdin: bool) -> Result<(), Failure> {
+    // Unused until then, but it must go on compiling.
+    drop(told_to_stop(stop_with_stdin));
+    Err(Failure::Unavailable(format!(
+        "this build has no node to run on {}: `crate::node` is not wired to the command line yet",
+        config.http.listen
+    )))
+}
+
+/// Waits for SIGTERM, Ctrl-C or, when asked for, the end of stdin, and tells which came.
+///
+/// # Errors
+///
+/// [`Failure::Unavailable`] when the signals cannot be listened for.
+pub(super) async fn told_to_stop(with_stdin: bool) -> Result<&'static str, Failure> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let listen = |kind| {
+        signal(kind).map_err(|e| Failure::Unavailable(format!("cannot listen for signals: {e}")))
+    };
+    let mut terminate = listen(SignalKind::terminate())?;
+    let mut interrupt = listen(SignalKind::interrupt())?;
+    let stdin_ended = async {
+        if with_stdin {
+            end_of_stdin().await;
+        } else {
+            std::future::pending::<()>().await;
+        }
+    };
+    tokio::select! {
+        _ = terminate.recv() => Ok("SIGTERM"),
+        _ = interrupt.recv() => Ok("Ctrl-C"),
+        () = stdin_ended => Ok("the end of its stdin"),
+    }
+}
+
+/// Waits on a thread of its own, which may stay blocked for as long as the process lives.
+async fn end_of_stdin() {
+    let (ended, heard) = tokio::sync::oneshot::channel();
+    std::thread::spawn(move || {
+        let mut sink = std::io::sink();
+        // An error of stdin ends it just as well.
+        let _ = std::io::copy(&mut std::io::stdin().lock(), &mut sink);
+        let _ = ended.send(());
+    });
+    let _ = heard.await;
+}
