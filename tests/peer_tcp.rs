@@ -650,8 +650,7 @@ async fn nobody_there_fails_at_once_and_the_pause_keeps_deadlines() {
 async fn a_peer_that_never_welcomes_is_not_waited_for() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
     let addr = listener.local_addr().expect("bound").to_string();
-    let limits =
-        PeerLimits { connect_timeout: Duration::from_millis(60), ..PeerLimits::default() };
+    let limits = PeerLimits { connect_timeout: Duration::from_millis(60), ..PeerLimits::default() };
     let (_network, link) = link_to(address(&addr), limits);
     let short = link.send(ECHO, number(1), now() + Duration::from_millis(10));
     let long = link.send(ECHO, number(2), soon());
