@@ -276,7 +276,7 @@ struct Story {
 }
 
 /// Three nodes call each other while the network is cut, loses, breaks and crashes at random. Each
-/// call has a number of its own, and numbers of one link rise.
+/// call has a number of its own.
 async fn random_story(seed: u64) -> Story {
     let sim = SimNetwork::new(seed, SimDefaults::default());
     let mut rng = SmallRng::seed_from_u64(seed ^ 0x5eed);
