@@ -252,6 +252,37 @@ fn a_crashed_node_is_gone_until_it_starts_again() {
 }
 
 #[test]
+fn a_power_cut_tells_nobody_until_the_user_timeout() {
+    run(9, async {
+        let (sim, mut server, _client, link) = pair(9).await;
+        let call = link.send(HOLD, number(1), in_ms(60_000));
+        let (body, reply) = server.held.recv().await.expect("lives");
+        sim.power_off(NodeId(1));
+        reply.send(body);
+        let short = link.send(ECHO, number(2), in_ms(500));
+        assert_eq!(short.await, Err(PeerError::Deadline { sent: true }));
+        assert_eq!(sim.counters().broken, 0, "nobody was told");
+        let begin = now();
+        assert!(matches!(call.await, Err(PeerError::Unknown(_))));
+        let took = now() - begin;
+        assert!(took > Duration::from_secs(1) && took < Duration::from_secs(2), "{took:?}");
+        assert_eq!(*server.journal.lock().expect("one thread"), [1]);
+        // A machine that is back answers what it does not know with a reset, well before that.
+        let second = start(&sim, 1, Journal::default()).await;
+        link.send(ECHO, number(3), in_ms(5_000)).await.expect("answered");
+        sim.power_off(NodeId(1));
+        let third = start(&sim, 1, Journal::default()).await;
+        let begin = now();
+        let error = link.send(ECHO, number(4), in_ms(5_000)).await.expect_err("reset");
+        assert!(matches!(error, PeerError::Unknown(_)), "{error}");
+        assert!(now() - begin < Duration::from_millis(200));
+        link.send(ECHO, number(5), in_ms(5_000)).await.expect("answered");
+        assert_eq!(*second.journal.lock().expect("one thread"), [3]);
+        assert_eq!(*third.journal.lock().expect("one thread"), [5]);
+    });
+}
+
+#[test]
 fn a_lost_packet_breaks_its_connection_and_the_link_dials_again() {
     run(8, async {
         let (sim, _server, client, link) = pair(8).await;
@@ -296,7 +327,11 @@ async fn random_story(seed: u64) -> Story {
             5 => sim.lose(20_000),
             6 => sim.break_connections(one, other),
             7 if step % 3 == 0 => {
-                sim.crash(one);
+                if rng.random_range(0..2_u32) == 0 {
+                    sim.crash(one);
+                } else {
+                    sim.power_off(one);
+                }
                 nodes[from] = start(&sim, one.0, Arc::clone(&journals[from])).await;
                 links = links_of(&nodes);
             }

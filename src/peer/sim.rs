@@ -74,6 +74,9 @@ pub struct SimCounters {
     pub dials_refused: u64,
 }
 
+/// After how long an idle connection finds out that the other machine has no power.
+const KEEPALIVE: Duration = Duration::from_secs(7);
+
 /// A network for all the simulated nodes of one run. Clones are the same network.
 #[derive(Clone)]
 pub struct SimNetwork {
@@ -155,6 +158,32 @@ impl SimNetwork {
         state.break_where(words, |connection| connection.has(node), Some(node));
     }
 
+    /// Ends a node's part in the network like [`crash`](SimNetwork::crash), but tells nobody, as a
+    /// power cut does: the other ends of its connections find out when what they send is not
+    /// acknowledged within the user timeout, when the machine is back and knows nothing of them, or
+    /// by keepalive.
+    pub fn power_off(&self, node: NodeId) {
+        let mut state = self.lock();
+        state.alive.retain(|_, of| *of != node);
+        let SimState { alive, doors, connections, counters, .. } = &mut *state;
+        doors.retain(|_, door| alive.contains_key(&door.end));
+        let mut dark = Vec::new();
+        for (number, connection) in connections.iter_mut() {
+            if connection.has(node) && !connection.is_over() {
+                counters.dropped += connection.darken(node);
+                dark.push(*number);
+            }
+        }
+        drop(state);
+        let network = self.clone();
+        drop(runtime::spawn(async move {
+            runtime::sleep(KEEPALIVE).await;
+            for number in dark {
+                network.lock().break_connection(number, io::ErrorKind::TimedOut, "keepalive");
+            }
+        }));
+    }
+
     /// Breaks every connection between two nodes, as a router that forgets them does.
     pub fn break_connections(&self, one: NodeId, other: NodeId) {
         let chosen = |connection: &Connection| connection.has(one) && connection.has(other);
@@ -223,6 +252,11 @@ impl SimState {
 
     fn chance(&mut self, per_million: u32) -> bool {
         self.rng.random_range(0..1_000_000_u32) < per_million
+    }
+
+    /// Whether a node has an end of the wire that is alive.
+    pub(super) fn is_up(&self, node: NodeId) -> bool {
+        self.alive.values().any(|of| *of == node)
     }
 
     /// Returns the node that listens at an address.

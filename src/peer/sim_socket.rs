@@ -196,7 +196,7 @@ impl Socket {
         let mut state = self.network.lock();
         let due = present() + state.draw_delay();
         if let Some(connection) = state.connections.get_mut(&self.number)
-            && connection.check().is_ok()
+            && connection.check(self.side).is_ok()
         {
             let stream = connection.stream(self.side);
             if !std::mem::replace(&mut stream.ended, true) {
@@ -240,7 +240,7 @@ impl AsyncRead for Socket {
             return Poll::Ready(Ok(()));
         }
         stream.reader = Some(cx.waker().clone());
-        connection.check()?;
+        connection.check(self.side)?;
         Poll::Pending
     }
 }
@@ -264,7 +264,7 @@ impl AsyncWrite for Socket {
         let Some(connection) = state.connections.get_mut(&self.number) else {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         };
-        connection.check()?;
+        connection.check(self.side)?;
         let stream = connection.stream(self.side);
         if stream.ended {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
@@ -373,10 +373,11 @@ impl Carrier {
         let Some(connection) = state.connections.get_mut(&self.number) else {
             return Step::Over;
         };
-        if connection.check().is_err() {
+        if connection.is_broken() {
             return Step::Over;
         }
         let (from, to) = (connection.node(self.from), connection.node(self.from.other()));
+        let reader_dark = connection.is_dark(self.from.other());
         let reader_gone = connection.is_let_go(self.from.other());
         let stream = connection.stream(self.from);
         let limit = stream.unacknowledged_since.map(|since| since + self.user_timeout);
@@ -389,7 +390,12 @@ impl Carrier {
         if packet.due > now && held.is_none() {
             return Step::At(limit.map_or(packet.due, |limit| limit.min(packet.due)));
         }
-        if state.is_cut(from, to) {
+        if reader_dark && state.is_up(to) && !state.is_cut(from, to) {
+            // The machine is back and knows nothing of this connection.
+            state.break_connection(self.number, io::ErrorKind::ConnectionReset, "reset by peer");
+            return Step::Over;
+        }
+        if reader_dark || state.is_cut(from, to) {
             return self.hold(state, held, now);
         }
         *held = None;

@@ -128,6 +128,8 @@ pub(super) struct Connection {
     from_caller: Stream,
     from_server: Stream,
     broken: Option<(io::ErrorKind, &'static str)>,
+    /// The side whose machine lost its power; the other has not been told.
+    dark: Option<Side>,
     /// Whether the caller's, and the server's, socket was dropped.
     let_go: [bool; 2],
 }
@@ -141,6 +143,7 @@ impl Connection {
             from_caller: Stream::default(),
             from_server: Stream::default(),
             broken: None,
+            dark: None,
             let_go: [false; 2],
         }
     }
@@ -176,12 +179,37 @@ impl Connection {
         self.let_go == [true; 2] && self.from_caller.carried && self.from_server.carried
     }
 
-    /// Returns the error that reading and writing give, once it broke.
-    pub(super) fn check(&self) -> io::Result<()> {
+    /// Returns the error that reading and writing give on one side, once there is one.
+    pub(super) fn check(&self, side: Side) -> io::Result<()> {
         match self.broken {
             Some((kind, words)) => Err(io::Error::new(kind, words)),
+            None if self.dark == Some(side) => {
+                Err(io::Error::new(io::ErrorKind::NetworkDown, "this machine is down"))
+            }
             None => Ok(()),
         }
+    }
+
+    /// Whether it broke.
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken.is_some()
+    }
+
+    /// Whether one side's machine lost its power.
+    pub(super) fn is_dark(&self, side: Side) -> bool {
+        self.dark == Some(side)
+    }
+
+    /// Takes the power from a node's side; the other side is not told. Returns how many packets
+    /// that dropped.
+    pub(super) fn darken(&mut self, node: NodeId) -> u64 {
+        let side = if self.caller == node { Side::Caller } else { Side::Server };
+        self.dark = Some(side);
+        // What had left the machine still arrives; what had come to it is lost with it.
+        let dropped = self.stream(side.other()).throw_away();
+        self.from_caller.wake_all();
+        self.from_server.wake_all();
+        dropped
     }
 
     /// Breaks it on both sides; returns how many packets that dropped, `None` when it was broken
