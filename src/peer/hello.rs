@@ -175,7 +175,9 @@ fn check_version(body: &[u8]) -> Result<(), String> {
         return Err("a first frame without a version".to_owned());
     };
     if found != HELLO_VERSION {
-        return Err(format!("peer protocol {found} is not known; this build speaks {HELLO_VERSION}"));
+        return Err(format!(
+            "peer protocol {found} is not known; this build speaks {HELLO_VERSION}"
+        ));
     }
     Ok(())
 }

@@ -52,7 +52,7 @@ pub struct PeerLimits {
     pub queue_max: usize,
     /// Bytes of bodies that wait to be sent on one link.
     pub queue_bytes_max: usize,
-    /// The pause after a first failed dial; it doubles with each further one.
+    /// From the beginning of a first failed dial to the next one; it doubles with each further one.
     pub redial_pause_min: Duration,
     /// The longest pause between dials.
     pub redial_pause_max: Duration,
@@ -71,7 +71,7 @@ impl Default for PeerLimits {
                 snapshot: (1 << 20) + (64 << 10),
                 forward: 4 << 20,
             },
-            connect_timeout: Duration::from_secs(1),
+            connect_timeout: Duration::from_millis(500),
             handshake_timeout: Duration::from_secs(2),
             tcp_user_timeout: Duration::from_secs(2),
             keepalive_idle: Duration::from_secs(5),

@@ -257,6 +257,7 @@ impl Driver {
                 // Those that waited may have run out of time meanwhile.
                 continue;
             }
+            let begun = runtime::now();
             let limit = shared.network.limits.connect_timeout;
             let dialling = runtime::timeout(limit, greeting::dial(&shared));
             let Some(dialled) = self.attend(Box::pin(dialling)).await else {
@@ -267,7 +268,7 @@ impl Driver {
             });
             match outcome {
                 Ok(socket) => self.converse(socket).await,
-                Err(error) => self.fail_dial(error),
+                Err(error) => self.fail_dial(begun, error),
             }
         }
     }
@@ -279,11 +280,11 @@ impl Driver {
             self.pause = Duration::ZERO;
         } else {
             // Welcomed and dropped at once: as good as a failed dial.
-            self.lengthen_pause();
+            self.lengthen_pause(runtime::now());
         }
     }
 
-    fn fail_dial(&mut self, error: DialError) {
+    fn fail_dial(&mut self, begun: Instant, error: DialError) {
         let LinkShared { network, to, shard, lane, .. } = &*self.shared;
         let error = match error {
             DialError::Failed(words) => {
@@ -297,15 +298,16 @@ impl Driver {
                 PeerError::Refused(words)
             }
         };
-        self.lengthen_pause();
+        // From the dial's beginning: one that ran into its own timeout has paused enough.
+        self.lengthen_pause(begun);
         self.shared.fail_queue(&error);
     }
 
-    fn lengthen_pause(&mut self) {
+    fn lengthen_pause(&mut self, begun: Instant) {
         let limits = &self.shared.network.limits;
         let longer = (self.pause * 2).max(limits.redial_pause_min);
         self.pause = longer.min(limits.redial_pause_max);
-        self.not_before = Some(runtime::now() + self.pause);
+        self.not_before = Some(begun + self.pause);
     }
 
     /// Waits until a call waits; `false` when the link was closed.

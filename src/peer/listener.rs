@@ -13,6 +13,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use super::Inner;
 use super::counters::add;
 use super::frame::FrameError;
 use super::greeting::{self, Greeted};
@@ -21,7 +22,6 @@ use super::service::{Opened, Replies, Service};
 use super::serving::Serving;
 use super::stop::Stop;
 use super::transport::{self, Acceptor, Socket};
-use super::Inner;
 use crate::runtime;
 
 /// The pause after a failed accept, for instance when the process has no more descriptors.

@@ -23,12 +23,14 @@ mod limits;
 mod link;
 mod listener;
 mod outbox;
-mod serving;
 mod service;
+mod serving;
 #[cfg(feature = "sim")]
 mod sim;
 #[cfg(feature = "sim")]
 mod sim_socket;
+#[cfg(feature = "sim")]
+mod sim_wire;
 mod stop;
 #[cfg(not(feature = "sim"))]
 mod tcp;

@@ -103,8 +103,7 @@ impl Outbox {
                 *slot = IoSlice::new(segment);
                 count += 1;
             }
-            let taken =
-                ready!(Pin::new(&mut *socket).poll_write_vectored(cx, &slices[..count]))?;
+            let taken = ready!(Pin::new(&mut *socket).poll_write_vectored(cx, &slices[..count]))?;
             if taken == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }

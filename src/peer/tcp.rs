@@ -85,8 +85,14 @@ impl Acceptor {
     ///
     /// The system's, for instance when the process has no more descriptors.
     pub(super) async fn accept(&mut self) -> io::Result<Socket> {
-        let (stream, _) = self.listener.accept().await?;
-        self.transport.dress(stream)
+        loop {
+            let (stream, from) = self.listener.accept().await?;
+            match self.transport.dress(stream) {
+                Ok(socket) => return Ok(socket),
+                // A caller that is gone already is no trouble of the listener's.
+                Err(error) => tracing::debug!(%from, %error, "a connection died at the door"),
+            }
+        }
     }
 }
 
@@ -159,5 +165,28 @@ impl AsyncWrite for Socket {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn both_ends_of_a_connection_have_every_option() {
+        let limits = PeerLimits::default();
+        let transport = Transport::new(&limits);
+        let mut acceptor = bind(&transport, "127.0.0.1:0").await.expect("binds");
+        let addr = acceptor.local_addr().expect("bound");
+        let (dialled, accepted) =
+            tokio::join!(dial(&transport, NodeId(1), &addr), acceptor.accept());
+        for socket in [dialled.expect("dialled"), accepted.expect("accepted")] {
+            let socket = SockRef::from(&socket.stream);
+            assert!(socket.tcp_nodelay().expect("readable"));
+            assert!(socket.keepalive().expect("readable"));
+            assert_eq!(socket.tcp_keepalive_time().expect("readable"), limits.keepalive_idle);
+            #[cfg(target_os = "linux")]
+            assert_eq!(socket.tcp_user_timeout().expect("readable"), Some(limits.tcp_user_timeout));
+        }
     }
 }
