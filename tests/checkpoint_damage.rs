@@ -250,7 +250,11 @@ fn a_copy_taken_in_the_middle_of_a_checkpoint_has_the_other_database_good() {
             copy_dir(&site.dir(), &copies.last().expect("pushed").dir());
         }
         for (number, copy) in copies.iter().enumerate() {
-            let (found, _, pages) = start(&copy.open().await).await.expect("the other is good");
+            assert!(!copy.dir().join("a.seal").exists(), "whatever sled has done to it so far");
+            let checkpoints = copy.open().await;
+            assert!(matches!(checkpoints.place(turn), Place::Damaged(_)), "copy {number}");
+            assert_eq!(checkpoints.purge_limit(), None);
+            let (found, _, pages) = start(&checkpoints).await.expect("the other is good");
             assert_eq!((found == turn, pages), (false, kept.pages.clone()), "copy {number}");
         }
         writer.finish(book.state()).await.expect("and it ends undisturbed");

@@ -59,7 +59,7 @@ impl SledPages {
     ///
     /// [`PageError::Io`].
     pub fn new(dir: impl Into<PathBuf>) -> Result<SledPages, PageError> {
-        let dir = dir.into();
+        let dir = std::path::absolute(dir.into())?;
         fs::create_dir_all(&dir)?;
         sync_parent(&dir)?;
         Ok(SledPages { dir })
