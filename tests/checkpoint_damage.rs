@@ -135,6 +135,20 @@ fn missing_added_emptied_and_swapped_files_are_damage_s07() {
             ("its db is gone", Box::new(|dir| fs::remove_file(dir.join("b/db")).expect("x"))),
             ("its conf is gone", Box::new(|dir| fs::remove_file(dir.join("b/conf")).expect("x"))),
             ("its seal is gone", Box::new(|dir| fs::remove_file(dir.join("b.seal")).expect("x"))),
+            (
+                "a file in its place",
+                Box::new(|dir| {
+                    fs::remove_dir_all(dir.join("b")).expect("x");
+                    fs::write(dir.join("b"), b"x").expect("x");
+                }),
+            ),
+            (
+                "a directory for a seal",
+                Box::new(|dir| {
+                    fs::remove_file(dir.join("b.seal")).expect("x");
+                    fs::create_dir(dir.join("b.seal")).expect("x");
+                }),
+            ),
             ("an empty snapshot", Box::new(|dir| fs::write(dir.join("b/snap.F"), []).expect("x"))),
             ("a blob", Box::new(|dir| fs::write(dir.join("b/blobs/7"), [1]).expect("x"))),
             (
@@ -168,6 +182,13 @@ fn missing_added_emptied_and_swapped_files_are_damage_s07() {
         for (what, hurt) in kinds {
             hurt(&dir);
             assert_eq!(start_finds(&sound, what).await, Some("older"), "{what}");
+            let checkpoints = sound.site.open().await;
+            start(&checkpoints).await.expect("the older");
+            let mut book = Book { index: 1_000, pages: sound.older.clone(), ..Book::default() };
+            book.checkpoint(&checkpoints).await;
+            let (turn, _, pages) = start(&sound.site.open().await).await.expect("good");
+            assert_eq!((turn, pages), (Turn::B, book.pages), "written anew over {what}");
+            checkpoints.settle().await.expect("settles");
             fs::remove_dir_all(&dir).expect("removes");
             copy_dir(&kept, &dir);
             assert_eq!(start_finds(&sound, what).await, Some("newer"), "mended: {what}");
@@ -229,7 +250,11 @@ fn a_copy_taken_in_the_middle_of_a_checkpoint_has_the_other_database_good() {
             copy_dir(&site.dir(), &copies.last().expect("pushed").dir());
         }
         for (number, copy) in copies.iter().enumerate() {
-            let (found, _, pages) = start(&copy.open().await).await.expect("the other is good");
+            assert!(!copy.dir().join("a.seal").exists(), "whatever sled has done to it so far");
+            let checkpoints = copy.open().await;
+            assert!(matches!(checkpoints.place(turn), Place::Damaged(_)), "copy {number}");
+            assert_eq!(checkpoints.purge_limit(), None);
+            let (found, _, pages) = start(&checkpoints).await.expect("the other is good");
             assert_eq!((found == turn, pages), (false, kept.pages.clone()), "copy {number}");
         }
         writer.finish(book.state()).await.expect("and it ends undisturbed");

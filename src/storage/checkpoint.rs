@@ -400,6 +400,16 @@ impl Checkpoints {
         self.shared.state.lock().progress
     }
 
+    /// Waits until everything that was given up before has been cleaned up: call it before the same
+    /// databases are opened again by the same process.
+    ///
+    /// # Errors
+    ///
+    /// [`CheckpointError::Io`].
+    pub async fn settle(&self) -> Result<(), CheckpointError> {
+        Ok(self.shared.desk.run(|| ()).await?)
+    }
+
     /// Returns how many bytes each of the two databases takes on the disk.
     ///
     /// # Errors

@@ -86,6 +86,9 @@ impl Seal {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error.into()),
         };
+        if !file.metadata()?.is_file() {
+            return Err(PageError::Damaged("its seal is not a file".into()));
+        }
         let mut bytes = Vec::new();
         file.take(SEAL_BYTES_MAX).read_to_end(&mut bytes)?;
         let seal = codec::open(SEAL_KIND, SEAL_VERSION, &bytes)
@@ -142,6 +145,9 @@ impl Seal {
 /// Returns the files of a database with their lengths, by name. sled's `blobs` directory must be
 /// there empty or not at all: what it holds is never synced.
 fn list(dir: &Path) -> Result<Vec<(String, u64)>, PageError> {
+    if !fs::symlink_metadata(dir)?.is_dir() {
+        return Err(PageError::Damaged("it is not a directory".into()));
+    }
     let mut files = Vec::new();
     for entry in fs::read_dir(dir)? {
         let entry = entry?;

@@ -3,7 +3,7 @@
 //! sled cannot run on the simulated disk, so what the simulator needs of it is modelled: two
 //! databases that survive a crash of the node, of which the one being written is lost to the crash
 //! (as damage or as nothing, by the seed) and the other is untouched. It can be damaged on request,
-//! also silently, as sled was seen to do: pages missing under a good header.
+//! also silently, as sled was seen to do: pages missing or old under a good header.
 //!
 //! It is deterministic: the same seed and the same calls leave the same databases. It never reads a
 //! clock or a random source of the machine.
@@ -57,7 +57,8 @@ pub enum SimDamage {
     Plain,
     /// Only reading all of it shows the damage.
     Hidden,
-    /// One of its pages is missing under a good header, and nothing but the digest shows it.
+    /// One of its pages is missing or another under a good header: only its number or the digest
+    /// shows it.
     Silent,
 }
 
@@ -78,18 +79,22 @@ impl SimPages {
             SimDamage::Deleted => *place = Place::Empty,
             SimDamage::Plain => *place = Place::Damaged("its seal: checksum mismatch"),
             SimDamage::Hidden | SimDamage::Silent => {
-                let Place::Closed { header, pages } = place else { return };
+                let Place::Closed { pages, .. } = place else { return };
+                let pages = Arc::make_mut(pages);
                 if damage == SimDamage::Hidden {
                     // A page that no ledger makes stands for bytes that do not match the seal.
-                    Arc::make_mut(pages).insert(PageKey(Vec::new()), Vec::new());
-                } else {
-                    let pages = Arc::make_mut(pages);
-                    let at = usize::try_from(random % pages.len().max(1) as u64).unwrap_or(0);
-                    if let Some(key) = pages.keys().nth(at).cloned() {
+                    pages.insert(PageKey(Vec::new()), Vec::new());
+                    return;
+                }
+                let at = usize::try_from(random % pages.len().max(1) as u64).unwrap_or(0);
+                let Some((key, value)) = pages.iter_mut().nth(at) else { return };
+                match value.first_mut() {
+                    Some(byte) if random & (1 << 40) == 0 => *byte ^= 1,
+                    Some(_) | None => {
+                        let key = key.clone();
                         pages.remove(&key);
                     }
                 }
-                debug_assert!(!header.is_empty());
             }
         }
     }

@@ -1,7 +1,7 @@
 //! The page store on real files: each database is a sled 0.34.7 directory with a seal beside it.
 //!
 //! `a/` and `b/` are the databases, `a.seal` and `b.seal` their seals (see [`super::seal`]). sled is
-//! used by these rules, each with a measurement behind it (`docs/`): 8 MiB segments, which can never
+//! used by these rules, each with a measurement behind it: 8 MiB segments, which can never
 //! change; values ≤ 16 KiB and `blobs/` found empty, since sled never syncs what it writes there; no
 //! compression; a small cache; deletes in steps; only the blocking `flush()`, from one thread at a
 //! time, never the asynchronous one; every file synced by us, since sled's flush is not a sync;
@@ -59,7 +59,7 @@ impl SledPages {
     ///
     /// [`PageError::Io`].
     pub fn new(dir: impl Into<PathBuf>) -> Result<SledPages, PageError> {
-        let dir = dir.into();
+        let dir = std::path::absolute(dir.into())?;
         fs::create_dir_all(&dir)?;
         sync_parent(&dir)?;
         Ok(SledPages { dir })
@@ -86,7 +86,7 @@ impl SledPages {
     }
 
     fn unseal(&self, turn: Turn) -> Result<(), PageError> {
-        remove_if_there(fs::remove_file(self.seal(turn)))?;
+        remove_all(&self.seal(turn))?;
         sync_parent(&self.seal(turn))
     }
 }
@@ -95,6 +95,15 @@ fn name(turn: Turn) -> &'static str {
     match turn {
         Turn::A => "a",
         Turn::B => "b",
+    }
+}
+
+/// Removes a directory with all that is in it, or whatever else has that name.
+fn remove_all(path: &Path) -> Result<(), PageError> {
+    match fs::symlink_metadata(path) {
+        Ok(meta) if meta.is_dir() => remove_if_there(fs::remove_dir_all(path)),
+        Ok(_) => remove_if_there(fs::remove_file(path)),
+        Err(error) => remove_if_there(Err(error)),
     }
 }
 
@@ -111,10 +120,9 @@ impl PageStore for SledPages {
             let entry = entry?;
             let name = entry.file_name();
             let name = name.to_string_lossy();
-            if name.starts_with("copy-") || name.starts_with("gone-") {
-                remove_if_there(fs::remove_dir_all(entry.path()))?;
-            } else if name.ends_with(".seal.tmp") {
-                remove_if_there(fs::remove_file(entry.path()))?;
+            let ours = ["copy-", "gone-"].iter().any(|prefix| name.starts_with(prefix));
+            if ours || name.ends_with(".seal.tmp") {
+                remove_all(&entry.path())?;
             }
         }
         Ok(())
@@ -187,13 +195,14 @@ impl PageStore for SledPages {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(error.into()),
         }
-        Ok(fs::remove_dir_all(&gone)?)
+        remove_all(&gone)
     }
 
     fn bytes_on_disk(&self, turn: Turn) -> Result<u64, PageError> {
+        use io::ErrorKind::{NotADirectory, NotFound};
         let entries = match fs::read_dir(self.database(turn)) {
             Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+            Err(error) if matches!(error.kind(), NotFound | NotADirectory) => return Ok(0),
             Err(error) => return Err(error.into()),
         };
         let mut bytes = 0;
