@@ -133,12 +133,17 @@ struct FileState {
     length: u64,
     /// Versions of each sector written since the last sync; the last one is what reads see.
     unsynced: BTreeMap<u64, Vec<[u8; SECTOR_BYTES]>>,
+    /// Sectors that a failed sync gave up: reads see them, no later sync writes them.
+    ghosts: BTreeMap<u64, [u8; SECTOR_BYTES]>,
 }
 
 impl FileState {
     fn sector(&self, number: u64) -> [u8; SECTOR_BYTES] {
         if let Some(newest) = self.unsynced.get(&number).and_then(|versions| versions.last()) {
             return *newest;
+        }
+        if let Some(ghost) = self.ghosts.get(&number) {
+            return *ghost;
         }
         let mut sector = [0; SECTOR_BYTES];
         let begin = usize::try_from(number).expect("small").saturating_mul(SECTOR_BYTES);
@@ -173,6 +178,7 @@ impl FileState {
             let number = at / SECTOR_BYTES as u64;
             let mut sector = self.sector(number);
             sector[within..within + step].copy_from_slice(&bytes[done..done + step]);
+            self.ghosts.remove(&number);
             let versions = self.unsynced.entry(number).or_default();
             versions.truncate(SECTOR_VERSIONS_MAX - 1);
             versions.push(sector);
@@ -201,6 +207,13 @@ impl FileState {
             self.settle(number, versions.last().expect("a written sector has a version"));
         }
         self.durable.resize(usize::try_from(self.length).expect("small"), 0);
+    }
+
+    /// Does what Linux does when a sync fails: calls the pages clean and goes on showing them.
+    fn fail_sync(&mut self) {
+        for (number, versions) in std::mem::take(&mut self.unsynced) {
+            self.ghosts.insert(number, *versions.last().expect("a written sector has a version"));
+        }
     }
 
     fn settle(&mut self, number: u64, sector: &[u8; SECTOR_BYTES]) {
@@ -329,7 +342,8 @@ impl SimDisk {
     }
 
     /// Makes the `nth` sync of file data from now (1 is the next) fail, once. What was not synced
-    /// is dropped silently, as Linux does: a later sync that succeeds proves nothing.
+    /// goes on being shown to readers but never reaches the disk unless it is written again, as on
+    /// Linux: a later sync that succeeds proves nothing.
     pub fn fail_sync(&self, nth: u64, fault: Fault) {
         let mut state = self.shared.state.lock();
         let at = state.counts.syncs + nth;
@@ -424,6 +438,7 @@ impl SimDisk {
         };
         let file = state.files.get_mut(&id).expect("a named file exists");
         file.sync();
+        file.ghosts.clear();
         change(file);
     }
 }
@@ -434,6 +449,7 @@ fn survive(
     mut file: FileState,
     choose: &mut dyn FnMut(&Choice, usize) -> Option<usize>,
 ) -> FileState {
+    file.ghosts.clear();
     let mut length = file.durable.len() as u64;
     if file.length != length && choose(&Choice::Length(path.to_path_buf()), 1).is_some() {
         length = file.length;
@@ -706,7 +722,7 @@ impl DiskFile for SimFile {
         match fault {
             None => file.sync(),
             Some(fault) => {
-                file.unsynced.clear();
+                file.fail_sync();
                 return Err(fault.error());
             }
         }

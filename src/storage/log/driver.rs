@@ -218,14 +218,15 @@ struct Gauges {
 
 impl Shared {
     pub(super) fn health(&self) -> LogHealth {
-        let (oldest, failed) = {
+        let (oldest, queued, failed) = {
             let state = self.queue.state.lock();
             let waiting = state.waiting.front().map(|oldest| oldest.since);
-            (state.in_flight_since.or(waiting), state.failed.clone())
+            (state.in_flight_since.or(waiting), state.waiting.len(), state.failed.clone())
         };
         let gauges = self.gauges.lock();
         LogHealth {
             oldest_unsynced: oldest.map(|since| runtime::now() - since),
+            queued,
             failed,
             housekeeping: self.spares.error().or_else(|| gauges.removal_error.clone()),
             segments: self.files.count(),
