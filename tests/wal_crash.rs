@@ -172,7 +172,7 @@ fn c02_creation_is_whole_or_not_there_whenever_the_power_goes() {
     for step in 0..dry.operations() {
         let disk = SimDisk::new();
         disk.power_off_after(step);
-        let shared: std::sync::Arc<dyn holdfast::storage::Disk> = std::sync::Arc::new(disk.clone());
+        let shared = disk.mount();
         let made = holdfast::storage::log::Log::create(
             &shared,
             &wal_world::dir(),

@@ -4,7 +4,6 @@
 mod wal_world;
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use holdfast::ledger::ShardId;
 use holdfast::storage::log::{Log, LogError, Record};
@@ -175,7 +174,7 @@ fn c02_a_log_is_never_made_over_another_one() {
     for lost in disk.files() {
         let bad = disk.fork();
         bad.lose(&lost);
-        let shared: Arc<dyn Disk> = Arc::new(bad.clone());
+        let shared = bad.mount();
         let before = image(&bad);
         let made = Log::create(&shared, &dir(), UUID, &small());
         assert!(matches!(made, Err(LogError::Exists { .. })), "without {}", lost.display());
@@ -187,7 +186,7 @@ fn c02_a_log_is_never_made_over_another_one() {
 #[test]
 fn c02_another_nodes_log_is_foreign() {
     let (disk, _, _) = written(6, 12);
-    let shared: Arc<dyn Disk> = Arc::new(disk.clone());
+    let shared = disk.mount();
     let other = *b"some other log's";
     let before = image(&disk);
     match Log::open(&shared, &dir(), other, &small()) {
@@ -199,7 +198,7 @@ fn c02_another_nodes_log_is_foreign() {
     assert_eq!(image(&disk), before);
     // A wiped node that was given a fresh log under the listed uuid's directory.
     let fresh = SimDisk::new();
-    let shared: Arc<dyn Disk> = Arc::new(fresh.clone());
+    let shared = fresh.mount();
     Log::create(&shared, &dir(), other, &small()).expect("a healthy disk");
     assert_eq!(judge(&fresh, &[], "a fresh log"), Verdict::Foreign);
 }
@@ -208,7 +207,7 @@ fn c02_another_nodes_log_is_foreign() {
 fn s07_another_logs_file_in_the_place_of_ours_is_never_silent() {
     let (disk, model, _) = written(7, 12);
     let other = SimDisk::new();
-    let shared: Arc<dyn Disk> = Arc::new(other.clone());
+    let shared = other.mount();
     Log::create(&shared, &dir(), *b"some other log's", &small()).expect("a healthy disk");
     let (mut log, _) = Log::open(&shared, &dir(), *b"some other log's", &small()).expect("whole");
     for index in 0..40 {

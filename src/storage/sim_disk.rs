@@ -18,7 +18,7 @@ use std::time::Duration;
 
 #[cfg(not(feature = "sim"))]
 use parking_lot::Condvar;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
@@ -58,10 +58,14 @@ pub enum Choice {
     Sector(PathBuf, u64),
 }
 
-/// A simulated disk. Clones are handles to the same disk.
+/// A simulated disk, in the hand of whoever runs the test. Clones are handles to the same disk. It
+/// is a [`Disk`] itself, one that outlives crashes; a node that shall die in them gets a
+/// [`SimDisk::mount`].
 #[derive(Clone)]
 pub struct SimDisk {
     shared: Arc<Shared>,
+    /// The only epoch in which this handle works; any, for the test's own.
+    epoch: Option<u64>,
 }
 
 struct Shared {
@@ -244,7 +248,26 @@ impl SimDisk {
                 #[cfg(not(feature = "sim"))]
                 thawed: Condvar::new(),
             }),
+            epoch: None,
         }
+    }
+
+    /// Returns the disk for one life of a process: after the next [`SimDisk::power_cut`] or
+    /// [`SimDisk::process_kill`] everything that is done through it, and through files opened
+    /// through it, fails.
+    pub fn mount(&self) -> Arc<dyn Disk> {
+        let epoch = Some(self.shared.state.lock().epoch);
+        Arc::new(SimDisk { shared: self.shared.clone(), epoch })
+    }
+
+    /// Locks the state for a handle that may be dead.
+    fn alive(&self) -> io::Result<(MutexGuard<'_, State>, u64)> {
+        let state = self.shared.state.lock();
+        let epoch = self.epoch.unwrap_or(state.epoch);
+        if epoch != state.epoch {
+            return Err(io::Error::other("this disk was mounted before the crash"));
+        }
+        Ok((state, epoch))
     }
 
     /// Cuts the power of *this* disk: pending changes survive as `seed` decides, every open handle
@@ -541,8 +564,7 @@ impl State {
 
 impl Disk for SimDisk {
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        let mut state = self.shared.state.lock();
-        let epoch = state.epoch;
+        let (mut state, epoch) = self.alive()?;
         state.operate(epoch)?;
         if !state.parent_exists(path) {
             return Err(io::ErrorKind::NotFound.into());
@@ -566,7 +588,7 @@ impl Disk for SimDisk {
     }
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        let state = self.shared.state.lock();
+        let (state, _) = self.alive()?;
         match state.names.get(path) {
             Some(Node::File(id)) => {
                 Ok(Arc::new(SimFile { shared: self.shared.clone(), id: *id, epoch: state.epoch }))
@@ -577,7 +599,7 @@ impl Disk for SimDisk {
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        let state = self.shared.state.lock();
+        let (state, _) = self.alive()?;
         if state.names.get(dir) != Some(&Node::Dir) {
             return Err(io::ErrorKind::NotFound.into());
         }
@@ -589,8 +611,7 @@ impl Disk for SimDisk {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        let mut state = self.shared.state.lock();
-        let epoch = state.epoch;
+        let (mut state, epoch) = self.alive()?;
         state.operate(epoch)?;
         match state.names.get(from) {
             None => Err(io::ErrorKind::NotFound.into()),
@@ -603,8 +624,7 @@ impl Disk for SimDisk {
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        let mut state = self.shared.state.lock();
-        let epoch = state.epoch;
+        let (mut state, epoch) = self.alive()?;
         state.operate(epoch)?;
         match state.names.get(path) {
             None => Err(io::ErrorKind::NotFound.into()),
@@ -617,8 +637,7 @@ impl Disk for SimDisk {
     }
 
     fn create_dir_all(&self, dir: &Path) -> io::Result<()> {
-        let mut state = self.shared.state.lock();
-        let epoch = state.epoch;
+        let (mut state, epoch) = self.alive()?;
         state.operate(epoch)?;
         let mut missing: Vec<&Path> = Vec::new();
         for path in dir.ancestors().filter(|path| !path.as_os_str().is_empty()) {
@@ -636,8 +655,7 @@ impl Disk for SimDisk {
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        let mut state = self.shared.state.lock();
-        let epoch = state.epoch;
+        let (mut state, epoch) = self.alive()?;
         state.operate(epoch)?;
         let (settled, pending): (Vec<NameChange>, Vec<NameChange>) =
             std::mem::take(&mut state.pending)
@@ -651,7 +669,7 @@ impl Disk for SimDisk {
     }
 
     fn free_bytes(&self, _dir: &Path) -> io::Result<u64> {
-        let state = self.shared.state.lock();
+        let (state, _) = self.alive()?;
         Ok(state.capacity_bytes.map_or(u64::MAX, |all| all.saturating_sub(state.used_bytes())))
     }
 

@@ -3,14 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use bytes::Bytes;
 use holdfast::ledger::{LeaderId, LogIndex, NodeId, ShardId};
+use holdfast::storage::SimDisk;
 use holdfast::storage::log::{
     Log, LogEntry, LogError, LogOptions, LogPosition, Record, ShardIndex, ShardLogState,
 };
-use holdfast::storage::{Disk, SimDisk};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
@@ -94,12 +93,12 @@ pub struct Opened {
 }
 
 pub fn create(disk: &SimDisk, options: &LogOptions) {
-    let disk: Arc<dyn Disk> = Arc::new(disk.clone());
+    let disk = disk.mount();
     Log::create(&disk, &dir(), UUID, options).expect("a healthy disk");
 }
 
 pub fn open(disk: &SimDisk, options: &LogOptions) -> Result<Opened, LogError> {
-    let disk: Arc<dyn Disk> = Arc::new(disk.clone());
+    let disk = disk.mount();
     let (log, shards) = Log::open(&disk, &dir(), UUID, options)?;
     Ok(Opened { log, shards })
 }
