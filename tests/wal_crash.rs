@@ -2,9 +2,12 @@
 
 mod wal_world;
 
-use holdfast::storage::SimDisk;
+use holdfast::ledger::ShardId;
+use holdfast::storage::log::Record;
+use holdfast::storage::{Choice, SimDisk};
 use wal_world::{
-    Model, Progress, Trace, assert_prefix, create, frames_of, open, prefixes, small, trace, write,
+    Model, Progress, Trace, assert_prefix, create, entry, frames_of, open, prefixes, small, trace,
+    write,
 };
 
 /// As many subsets are tried exhaustively for one crash point; above it a seeded sample.
@@ -163,6 +166,47 @@ fn s13_a_crash_in_the_middle_of_cutting_a_torn_tail_changes_nothing() {
         }
     }
     assert!(interrupted > 0, "some repairs were cut short");
+}
+
+/// neo4j #8726: a later append that ends where an old, unacknowledged frame begins would bring that
+/// frame back, with the right sequence, if the tear were skipped and not overwritten.
+#[test]
+fn s13_what_a_tear_left_behind_never_comes_back_behind_later_appends() {
+    let disk = SimDisk::new();
+    create(&disk, &small());
+    let mut opened = open(&disk, &small()).expect("whole");
+    // Two of these fill a segment, so the group reaches into a third one.
+    let group = |from: u64, upto: u64, fill: u8| {
+        Record::Entries((from..upto).map(|index| entry(1, index, &[fill; 600])).collect())
+    };
+    opened.log.record(ShardId(0), &group(0, 5, 1)).expect("a healthy disk");
+    opened.log.write().expect("a healthy disk");
+    let in_segments = |choice: &Choice| match choice {
+        Choice::Sector(path, _) => path.extension().is_some_and(|is| is == "seg"),
+        Choice::Name(_) | Choice::Length(_) => false,
+    };
+    let sectors = disk.pending().iter().filter(|(choice, _)| in_segments(choice)).count();
+    assert!(sectors >= 9, "{sectors} unsynced sectors");
+    for lost in 0..sectors {
+        for again in 1..=5 {
+            let what = format!("without sector {lost}, then {again} more");
+            let mut place = 0;
+            let after = disk.after_power_cut(&mut |choice, versions| {
+                place += usize::from(in_segments(choice));
+                (!in_segments(choice) || place != lost + 1).then(|| versions - 1)
+            });
+            let mut opened = open(&after, &small()).expect("torn, not damaged");
+            let mut model = opened.observe();
+            let next = model.0.get(&0).map_or(0, wal_world::ShardModel::next);
+            let record = group(next, next + again, 2);
+            opened.log.record(ShardId(0), &record).expect("a healthy disk");
+            opened.log.sync().expect("a healthy disk");
+            model.apply(ShardId(0), &record);
+            after.process_kill();
+            let opened = open(&after, &small()).unwrap_or_else(|e| panic!("{what}: {e}"));
+            assert_eq!(opened.observe(), model, "{what}");
+        }
+    }
 }
 
 #[test]
