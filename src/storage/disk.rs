@@ -223,7 +223,8 @@ impl DiskFile for RealFile {
 pub(crate) const ZERO_CHUNK_BYTES: usize = 256 << 10;
 
 /// Creates a file of `bytes` *written* zeros and syncs it. Unwritten extents would cost a metadata
-/// commit at every fdatasync. The name is the caller's to sync.
+/// commit at every fdatasync. It is synced every few MiB, so that the log, which shares the disk,
+/// never waits behind all of it. The name is the caller's to sync.
 ///
 /// # Errors
 ///
@@ -233,6 +234,8 @@ pub(crate) fn create_zeroed(
     path: &Path,
     bytes: u64,
 ) -> io::Result<Arc<dyn DiskFile>> {
+    /// How much may be written between two syncs, in bytes.
+    const UNSYNCED_BYTES_MAX: u64 = 2 << 20;
     let file = disk.create(path)?;
     let zeros = vec![0_u8; ZERO_CHUNK_BYTES];
     let mut at = 0;
@@ -240,6 +243,9 @@ pub(crate) fn create_zeroed(
         let step = (bytes - at).min(ZERO_CHUNK_BYTES as u64);
         file.write_at(at, &zeros[..usize::try_from(step).expect("a chunk fits in memory")])?;
         at += step;
+        if at.is_multiple_of(UNSYNCED_BYTES_MAX) && at < bytes {
+            file.sync_data()?;
+        }
     }
     file.sync_data()?;
     Ok(file)

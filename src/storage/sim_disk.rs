@@ -18,7 +18,7 @@ use std::time::Duration;
 
 #[cfg(not(feature = "sim"))]
 use parking_lot::Condvar;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
@@ -58,10 +58,14 @@ pub enum Choice {
     Sector(PathBuf, u64),
 }
 
-/// A simulated disk. Clones are handles to the same disk.
+/// A simulated disk, in the hand of whoever runs the test. Clones are handles to the same disk. It
+/// is a [`Disk`] itself, one that outlives crashes; a node that shall die in them gets a
+/// [`SimDisk::mount`].
 #[derive(Clone)]
 pub struct SimDisk {
     shared: Arc<Shared>,
+    /// The only epoch in which this handle works; any, for the test's own.
+    epoch: Option<u64>,
 }
 
 struct Shared {
@@ -133,12 +137,17 @@ struct FileState {
     length: u64,
     /// Versions of each sector written since the last sync; the last one is what reads see.
     unsynced: BTreeMap<u64, Vec<[u8; SECTOR_BYTES]>>,
+    /// Sectors that a failed sync gave up: reads see them, no later sync writes them.
+    ghosts: BTreeMap<u64, [u8; SECTOR_BYTES]>,
 }
 
 impl FileState {
     fn sector(&self, number: u64) -> [u8; SECTOR_BYTES] {
         if let Some(newest) = self.unsynced.get(&number).and_then(|versions| versions.last()) {
             return *newest;
+        }
+        if let Some(ghost) = self.ghosts.get(&number) {
+            return *ghost;
         }
         let mut sector = [0; SECTOR_BYTES];
         let begin = usize::try_from(number).expect("small").saturating_mul(SECTOR_BYTES);
@@ -173,6 +182,7 @@ impl FileState {
             let number = at / SECTOR_BYTES as u64;
             let mut sector = self.sector(number);
             sector[within..within + step].copy_from_slice(&bytes[done..done + step]);
+            self.ghosts.remove(&number);
             let versions = self.unsynced.entry(number).or_default();
             versions.truncate(SECTOR_VERSIONS_MAX - 1);
             versions.push(sector);
@@ -203,6 +213,13 @@ impl FileState {
         self.durable.resize(usize::try_from(self.length).expect("small"), 0);
     }
 
+    /// Does what Linux does when a sync fails: calls the pages clean and goes on showing them.
+    fn fail_sync(&mut self) {
+        for (number, versions) in std::mem::take(&mut self.unsynced) {
+            self.ghosts.insert(number, *versions.last().expect("a written sector has a version"));
+        }
+    }
+
     fn settle(&mut self, number: u64, sector: &[u8; SECTOR_BYTES]) {
         let begin = usize::try_from(number).expect("small") * SECTOR_BYTES;
         if self.durable.len() < begin + SECTOR_BYTES {
@@ -231,7 +248,26 @@ impl SimDisk {
                 #[cfg(not(feature = "sim"))]
                 thawed: Condvar::new(),
             }),
+            epoch: None,
         }
+    }
+
+    /// Returns the disk for one life of a process: after the next [`SimDisk::power_cut`] or
+    /// [`SimDisk::process_kill`] everything that is done through it, and through files opened
+    /// through it, fails.
+    pub fn mount(&self) -> Arc<dyn Disk> {
+        let epoch = Some(self.shared.state.lock().epoch);
+        Arc::new(SimDisk { shared: self.shared.clone(), epoch })
+    }
+
+    /// Locks the state for a handle that may be dead.
+    fn alive(&self) -> io::Result<(MutexGuard<'_, State>, u64)> {
+        let state = self.shared.state.lock();
+        let epoch = self.epoch.unwrap_or(state.epoch);
+        if epoch != state.epoch {
+            return Err(io::Error::other("this disk was mounted before the crash"));
+        }
+        Ok((state, epoch))
     }
 
     /// Cuts the power of *this* disk: pending changes survive as `seed` decides, every open handle
@@ -329,7 +365,8 @@ impl SimDisk {
     }
 
     /// Makes the `nth` sync of file data from now (1 is the next) fail, once. What was not synced
-    /// is dropped silently, as Linux does: a later sync that succeeds proves nothing.
+    /// goes on being shown to readers but never reaches the disk unless it is written again, as on
+    /// Linux: a later sync that succeeds proves nothing.
     pub fn fail_sync(&self, nth: u64, fault: Fault) {
         let mut state = self.shared.state.lock();
         let at = state.counts.syncs + nth;
@@ -424,6 +461,7 @@ impl SimDisk {
         };
         let file = state.files.get_mut(&id).expect("a named file exists");
         file.sync();
+        file.ghosts.clear();
         change(file);
     }
 }
@@ -434,6 +472,7 @@ fn survive(
     mut file: FileState,
     choose: &mut dyn FnMut(&Choice, usize) -> Option<usize>,
 ) -> FileState {
+    file.ghosts.clear();
     let mut length = file.durable.len() as u64;
     if file.length != length && choose(&Choice::Length(path.to_path_buf()), 1).is_some() {
         length = file.length;
@@ -525,8 +564,7 @@ impl State {
 
 impl Disk for SimDisk {
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        let mut state = self.shared.state.lock();
-        let epoch = state.epoch;
+        let (mut state, epoch) = self.alive()?;
         state.operate(epoch)?;
         if !state.parent_exists(path) {
             return Err(io::ErrorKind::NotFound.into());
@@ -550,7 +588,7 @@ impl Disk for SimDisk {
     }
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        let state = self.shared.state.lock();
+        let (state, _) = self.alive()?;
         match state.names.get(path) {
             Some(Node::File(id)) => {
                 Ok(Arc::new(SimFile { shared: self.shared.clone(), id: *id, epoch: state.epoch }))
@@ -561,7 +599,7 @@ impl Disk for SimDisk {
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        let state = self.shared.state.lock();
+        let (state, _) = self.alive()?;
         if state.names.get(dir) != Some(&Node::Dir) {
             return Err(io::ErrorKind::NotFound.into());
         }
@@ -573,8 +611,7 @@ impl Disk for SimDisk {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        let mut state = self.shared.state.lock();
-        let epoch = state.epoch;
+        let (mut state, epoch) = self.alive()?;
         state.operate(epoch)?;
         match state.names.get(from) {
             None => Err(io::ErrorKind::NotFound.into()),
@@ -587,8 +624,7 @@ impl Disk for SimDisk {
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        let mut state = self.shared.state.lock();
-        let epoch = state.epoch;
+        let (mut state, epoch) = self.alive()?;
         state.operate(epoch)?;
         match state.names.get(path) {
             None => Err(io::ErrorKind::NotFound.into()),
@@ -601,8 +637,7 @@ impl Disk for SimDisk {
     }
 
     fn create_dir_all(&self, dir: &Path) -> io::Result<()> {
-        let mut state = self.shared.state.lock();
-        let epoch = state.epoch;
+        let (mut state, epoch) = self.alive()?;
         state.operate(epoch)?;
         let mut missing: Vec<&Path> = Vec::new();
         for path in dir.ancestors().filter(|path| !path.as_os_str().is_empty()) {
@@ -620,8 +655,7 @@ impl Disk for SimDisk {
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        let mut state = self.shared.state.lock();
-        let epoch = state.epoch;
+        let (mut state, epoch) = self.alive()?;
         state.operate(epoch)?;
         let (settled, pending): (Vec<NameChange>, Vec<NameChange>) =
             std::mem::take(&mut state.pending)
@@ -635,7 +669,7 @@ impl Disk for SimDisk {
     }
 
     fn free_bytes(&self, _dir: &Path) -> io::Result<u64> {
-        let state = self.shared.state.lock();
+        let (state, _) = self.alive()?;
         Ok(state.capacity_bytes.map_or(u64::MAX, |all| all.saturating_sub(state.used_bytes())))
     }
 
@@ -706,7 +740,7 @@ impl DiskFile for SimFile {
         match fault {
             None => file.sync(),
             Some(fault) => {
-                file.unsynced.clear();
+                file.fail_sync();
                 return Err(fault.error());
             }
         }

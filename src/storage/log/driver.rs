@@ -218,14 +218,15 @@ struct Gauges {
 
 impl Shared {
     pub(super) fn health(&self) -> LogHealth {
-        let (oldest, failed) = {
+        let (oldest, queued, failed) = {
             let state = self.queue.state.lock();
             let waiting = state.waiting.front().map(|oldest| oldest.since);
-            (state.in_flight_since.or(waiting), state.failed.clone())
+            (state.in_flight_since.or(waiting), state.waiting.len(), state.failed.clone())
         };
         let gauges = self.gauges.lock();
         LogHealth {
             oldest_unsynced: oldest.map(|since| runtime::now() - since),
+            queued,
             failed,
             housekeeping: self.spares.error().or_else(|| gauges.removal_error.clone()),
             segments: self.files.count(),
@@ -288,12 +289,17 @@ impl Driver {
         let shared = self.shared.clone();
         let disk = self.log.disk().clone();
         let dir = self.log.dir().to_path_buf();
-        std::thread::Builder::new()
+        let housekeeper = std::thread::Builder::new()
             .name("log-prepare".into())
             .spawn(move || shared.keep_house(&*disk, &dir))?;
         let shared = self.shared.clone();
         let started = std::thread::Builder::new().name("log-write".into()).spawn(move || {
             let outcome = self.run();
+            // Whoever opens the log next must find nobody at work in its directory.
+            let kept = housekeeper.join();
+            let outcome = outcome.and_then(|()| {
+                kept.map_err(|_| io::Error::other("the log's housekeeping panicked"))
+            });
             // Nobody may be waiting for the end any more.
             let _ = ended.send(outcome);
         });
@@ -376,7 +382,6 @@ impl Driver {
         gauges.syncs += 1;
         gauges.sync_us.saturating_record(took.max(1));
         gauges.frames = self.log.sequence();
-        gauges.bytes = self.log.bytes();
         Ok(())
     }
 
@@ -398,6 +403,7 @@ impl Driver {
                     (submitted.request.done)(Ok(()));
                 }
                 let dead = self.log.take_dead_segments();
+                self.shared.gauges.lock().bytes = self.log.bytes();
                 self.do_chores(dead);
                 Ok(())
             }

@@ -214,6 +214,8 @@ fn hex(bytes: &[u8; 16]) -> String {
 pub struct LogHealth {
     /// How long the oldest request has been waiting for its sync; `None` when none does.
     pub oldest_unsynced: Option<Duration>,
+    /// Requests that wait for the next drain; those being synced are not among them.
+    pub queued: usize,
     /// Why the log accepts nothing any more; `None` while it does.
     pub failed: Option<String>,
     /// Why the next segment could not be prepared, or a dead one removed; `None` when all is well.
