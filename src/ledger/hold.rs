@@ -115,7 +115,7 @@ impl fmt::Display for HoldId {
                 bits = bits.saturating_sub(5);
                 text.push(char::from(ALPHABET[(pending >> bits) as usize & 31]));
             }
-            pending &= (1 << bits) - 1;
+            pending &= !(u32::MAX << bits);
         }
         if bits > 0 {
             text.push(char::from(ALPHABET[(pending << 5_u32.saturating_sub(bits)) as usize & 31]));
@@ -143,7 +143,7 @@ impl FromStr for HoldId {
             if bits >= 8 {
                 bits = bits.saturating_sub(8);
                 bytes.push((pending >> bits) as u8);
-                pending &= (1 << bits) - 1;
+                pending &= !(u32::MAX << bits);
             }
         }
         if pending != 0 || bytes.len() != length {
