@@ -380,3 +380,12 @@ pub struct SoldOutItem {
     /// Whether units are held that may come back.
     pub may_return: bool,
 }
+
+/// The answer to `DELETE /v1/items/{item}`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DeletedItem {
+    /// The item.
+    pub item: String,
+    /// The number that will not be used again.
+    pub number: u64,
+}

@@ -1,0 +1,305 @@
+//! Stock: availability, the audit's sums, and what is sold out.
+
+use std::collections::BTreeMap;
+
+use axum::http::StatusCode;
+use axum::http::header::{self, HeaderValue};
+use axum::response::Response;
+
+use super::call::Call;
+use super::front::Front;
+use super::holds::layout;
+use super::problem::{Failure, Stamp, not_found};
+use super::wire;
+use crate::api::{self, SaleState};
+use crate::ledger::{Availability, BucketId, Found, Mode, Query, ShardId, UnixMs};
+use crate::shard::Consistency;
+
+/// `GET /v1/items/{item}/availability`
+pub(crate) async fn availability(front: &Front, call: &Call) -> Result<Response, Failure> {
+    let parameters = call.query(&["consistency", "detail"])?;
+    let consistency = parameters.consistency(Consistency::Local)?;
+    let detail = match parameters.text("detail") {
+        None => false,
+        Some("buckets") => true,
+        Some(_) => return Err(Failure::malformed("`detail` is `buckets`.")),
+    };
+    let name = call.item()?;
+    let (shards, home) = layout(front, call, &name, consistency).await?;
+    let query = Query::Availability(name.clone());
+    let found = front.find_in(call, &shards, &query, consistency).await?;
+    let mut read = Vec::with_capacity(found.len());
+    let mut home_stamp = Stamp::default();
+    for (shard, found, stamp) in found {
+        if shard == home {
+            home_stamp = stamp;
+        }
+        match found {
+            Found::Availability(stock) => read.push((shard, stock)),
+            Found::NotFound => {}
+            other => return Err(Failure::mismatch(&other)),
+        }
+    }
+    if shards.len() > 1 {
+        home_stamp.commit = None;
+    }
+    let Some((_, at_home)) = read.iter().find(|(shard, _)| *shard == home) else {
+        return Err(Failure::from(not_found("item")).stamped(home_stamp));
+    };
+    let answer = sum_stock(name.item, at_home.clone(), &read, detail);
+    Ok(wire::json(StatusCode::OK, &answer, &home_stamp))
+}
+
+fn sum_stock(
+    item: String,
+    home: Availability,
+    read: &[(ShardId, Availability)],
+    detail: bool,
+) -> api::Availability {
+    let mut sum = api::Stock::default();
+    let mut regions: BTreeMap<String, api::Stock> = BTreeMap::new();
+    let mut buckets = Vec::new();
+    for (shard, stock) in read {
+        for bucket in &stock.buckets {
+            for part in [&mut sum, regions.entry(bucket.region.clone()).or_default()] {
+                part.available = part.available.saturating_add(bucket.available);
+                part.held = part.held.saturating_add(bucket.held);
+                part.sold = part.sold.saturating_add(bucket.sold);
+            }
+            buckets.push(api::BucketStock {
+                id: bucket.bucket.0,
+                shard: shard.0,
+                region: bucket.region.clone(),
+                available: bucket.available,
+                held: bucket.held,
+                sold: bucket.sold,
+                in_transit_out: bucket.in_transit_out,
+            });
+        }
+    }
+    buckets.sort_by_key(|bucket| bucket.id);
+    let in_buckets = sum.available.saturating_add(sum.held).saturating_add(sum.sold);
+    let total = home.total.unwrap_or(in_buckets);
+    let (state, paused_reason) = sale_state(&home, sum.available);
+    api::Availability {
+        item,
+        state,
+        paused_reason,
+        available: sum.available,
+        held: sum.held,
+        sold: sum.sold,
+        // What no bucket has is between two of them. Donors' own counters would count a unit twice
+        // whose arrival they have not learned of.
+        in_transit: total.saturating_sub(in_buckets),
+        total,
+        as_of: wire::time(read.iter().map(|(_, s)| s.as_of).min().unwrap_or(home.as_of)),
+        regions: detail.then_some(regions),
+        buckets: detail.then_some(buckets),
+    }
+}
+
+fn sale_state(home: &Availability, available: u64) -> (SaleState, Option<String>) {
+    if home.invariant_broken {
+        return (SaleState::Paused, Some("invariant".to_owned()));
+    }
+    match home.mode {
+        Mode::Paused => return (SaleState::Paused, Some("operator".to_owned())),
+        Mode::Closed => return (SaleState::Closed, None),
+        Mode::Open => {}
+    }
+    let state = if home.opens_at.is_some_and(|at| home.as_of < at) {
+        SaleState::Scheduled
+    } else if home.closes_at.is_some_and(|at| home.as_of >= at) {
+        SaleState::Over
+    } else if available == 0 {
+        SaleState::SoldOut
+    } else {
+        SaleState::OnSale
+    };
+    (state, None)
+}
+
+/// `GET /v1/items/{item}/audit`
+pub(crate) async fn audit(front: &Front, call: &Call) -> Result<Response, Failure> {
+    let parameters = call.query(&["consistency"])?;
+    let consistency = parameters.consistency(Consistency::Leader)?;
+    let name = call.item()?;
+    let (shards, home) = layout(front, call, &name, consistency).await?;
+    let query = Query::Audit(name.clone());
+    let mut total = None;
+    let mut number = 0;
+    let mut as_of = UnixMs(u64::MAX);
+    let mut sums = AuditSums::default();
+    let mut home_stamp = Stamp::default();
+    for (shard, found, stamp) in front.find_in(call, &shards, &query, consistency).await? {
+        match found {
+            Found::Audit(audit) => {
+                if shard == home {
+                    (total, number, home_stamp) = (audit.total, audit.number.0, stamp);
+                }
+                as_of = as_of.min(audit.as_of);
+                for bucket in audit.buckets {
+                    sums.add(shard, audit.applied, bucket);
+                }
+            }
+            Found::NotFound => {}
+            other => return Err(Failure::mismatch(&other)),
+        }
+    }
+    let Some(total) = total else {
+        return Err(Failure::from(not_found("item")).stamped(home_stamp));
+    };
+    if shards.len() > 1 {
+        home_stamp.commit = None;
+    }
+    let answer = sums.judge(name.item, number, total, as_of);
+    Ok(wire::json(StatusCode::OK, &answer, &home_stamp))
+}
+
+/// What is gathered for an audit. S comes from the donor's read and R from the receiver's, so the
+/// sum is exact whenever each was read.
+#[derive(Default)]
+struct AuditSums {
+    buckets: Vec<api::BucketAudit>,
+    /// (donor, receiver) → (sent, accepted).
+    pairs: BTreeMap<(BucketId, BucketId), (u64, u64)>,
+}
+
+impl AuditSums {
+    fn add(&mut self, shard: ShardId, applied: u64, bucket: crate::ledger::BucketAudit) {
+        for (donor, units) in &bucket.accepted {
+            self.pairs.entry((*donor, bucket.bucket)).or_default().1 = *units;
+        }
+        for (receiver, units) in &bucket.sent {
+            self.pairs.entry((bucket.bucket, *receiver)).or_default().0 = *units;
+        }
+        let sum = |pairs: &[(BucketId, u64)]| {
+            pairs.iter().fold(0u64, |sum, (_, units)| sum.saturating_add(*units))
+        };
+        self.buckets.push(api::BucketAudit {
+            id: bucket.bucket.0,
+            shard: shard.0,
+            applied,
+            region: bucket.region,
+            received: bucket.received,
+            accepted: sum(&bucket.accepted),
+            available: bucket.available,
+            held: bucket.held,
+            due: bucket.due,
+            sold: bucket.sold,
+            written_off: bucket.written_off,
+            sent: sum(&bucket.sent),
+            held_counted: bucket.held_counted,
+            sold_counted: bucket.sold_counted.saturating_add(bucket.sold_forgotten),
+            holds: bucket.holds,
+        });
+    }
+
+    fn judge(mut self, item: String, number: u64, total: u64, as_of: UnixMs) -> api::Audit {
+        self.buckets.sort_by_key(|bucket| bucket.id);
+        let mut broken = Vec::new();
+        let wide = |n: u64| i128::from(n);
+        for b in &self.buckets {
+            let name = format!("bucket {}", b.id);
+            let came = wide(b.received) + wide(b.accepted);
+            let went = wide(b.available)
+                + wide(b.held)
+                + wide(b.sold)
+                + wide(b.written_off)
+                + wide(b.sent);
+            if came != went {
+                broken.push(format!("{name}: {came} came in and {went} are accounted for"));
+            }
+            if b.held != b.held_counted {
+                broken.push(format!("{name}: held {} but {} counted", b.held, b.held_counted));
+            }
+            if b.sold != b.sold_counted {
+                broken.push(format!("{name}: sold {} but {} counted", b.sold, b.sold_counted));
+            }
+            if !b.holds && broken.is_empty() {
+                broken.push(format!("{name}: the ledger says that an equation does not hold"));
+            }
+        }
+        let sum = |of: fn(&api::BucketAudit) -> u64| {
+            self.buckets.iter().fold(0u64, |sum, b| sum.saturating_add(of(b)))
+        };
+        let (available, held, sold, written_off) =
+            (sum(|b| b.available), sum(|b| b.held), sum(|b| b.sold), sum(|b| b.written_off));
+        let in_transit: i128 = self.pairs.values().map(|(s, r)| wide(*s) - wide(*r)).sum();
+        let in_all = wide(available) + wide(held) + wide(sold) + in_transit;
+        if in_all != wide(total) {
+            broken
+                .push(format!("the item: {in_all} units are accounted for, the total is {total}"));
+        }
+        if wide(held) + wide(sold) > wide(total) {
+            broken.push(format!("the item: {held} held and {sold} sold of {total}"));
+        }
+        api::Audit {
+            item,
+            number,
+            conserved: broken.is_empty(),
+            broken,
+            total,
+            available,
+            held,
+            sold,
+            written_off,
+            in_transit: i64::try_from(in_transit).unwrap_or(i64::MAX),
+            buckets: self.buckets,
+            transfers: self
+                .pairs
+                .into_iter()
+                .map(|((from, to), (sent, accepted))| api::PairAudit {
+                    from: from.0,
+                    to: to.0,
+                    sent,
+                    accepted,
+                })
+                .collect(),
+            as_of: wire::time(as_of),
+        }
+    }
+}
+
+/// `GET /v1/sold-out`: from this node's memory.
+pub(crate) async fn sold_out(front: &Front, call: &Call) -> Result<Response, Failure> {
+    call.query(&[])?;
+    let shards = front.all_shards()?;
+    let query = Query::SoldOut { tenant: call.tenant()? };
+    let mut items = Vec::new();
+    for (_, found, _) in front.find_in(call, &shards, &query, Consistency::Local).await? {
+        match found {
+            Found::SoldOut(some) => {
+                items.extend(some.into_iter().map(|one| api::SoldOutItem {
+                    item: one.item,
+                    paused_reason: one.paused.map(|reason| reason.word().to_owned()),
+                    may_return: one.may_return,
+                }));
+            }
+            Found::NotFound => {}
+            other => return Err(Failure::mismatch(&other)),
+        }
+    }
+    items.sort_by(|a, b| a.item.cmp(&b.item));
+    let mut response =
+        wire::json(StatusCode::OK, &api::SoldOut { items: items.clone() }, &Stamp::default());
+    let etag = fingerprint(&items);
+    if call.has_already(etag.as_bytes()) {
+        *response.status_mut() = StatusCode::NOT_MODIFIED;
+        *response.body_mut() = axum::body::Body::empty();
+        response.headers_mut().remove(header::CONTENT_TYPE);
+    }
+    let headers = response.headers_mut();
+    headers.insert(header::ETAG, etag);
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("public, max-age=1"));
+    // The list is a tenant's, and the tenant comes by header.
+    headers.insert(header::VARY, HeaderValue::from_static("Holdfast-Tenant, Authorization"));
+    Ok(response)
+}
+
+/// The entity tag of a list: equal lists have equal tags, on every node.
+fn fingerprint(items: &[api::SoldOutItem]) -> HeaderValue {
+    let text = serde_json::to_vec(items).expect("our own types serialise");
+    let hash = xxhash_rust::xxh3::xxh3_128(&text);
+    HeaderValue::try_from(format!("\"{hash:032x}\"")).expect("hexadecimal digits in quotes")
+}
