@@ -266,7 +266,7 @@ async fn collect(mut body: Body, max: usize) -> Result<Bytes, Failure> {
         Failure::new(ProblemKind::TooLarge, words).closing()
     };
     let drain_max = max.saturating_mul(DRAIN_FACTOR);
-    let announced = http_body::Body::size_hint(&body).lower();
+    let announced = axum::body::HttpBody::size_hint(&body).lower();
     if announced > u64::try_from(drain_max).unwrap_or(u64::MAX) {
         return Err(too_large());
     }
