@@ -13,12 +13,11 @@ use http::{HeaderMap, HeaderValue, Method};
 use super::addresses::base_url;
 use super::transport::header;
 use super::{CallError, Client, Failure, Incoming, Outgoing, Problem};
+use crate::api;
 use crate::runtime::{Instant, now, sleep};
 
 /// Redirects in a row that are followed at once; further ones wait like a failure.
 const REDIRECTS_MAX: u32 = 3;
-/// The longest time that the contract lets a request name.
-const DEADLINE_MS_MAX: u64 = 30_000;
 /// Less time than this is not worth another attempt.
 const ATTEMPT_FLOOR: Duration = Duration::from_millis(2);
 
@@ -164,7 +163,7 @@ impl Client {
                 },
             };
         }
-        if let Some(leader) = answer.header("holdfast-leader") {
+        if let Some(leader) = answer.header(api::HEADER_LEADER) {
             self.shared.addresses.learn(ask.route.as_deref(), leader);
         }
         if answer.status.is_success() {
@@ -187,7 +186,7 @@ impl Client {
         let at = now();
         let left_ms = |moment: Instant| {
             let left = if moment > at { moment - at } else { Duration::ZERO };
-            u64::try_from(left.as_millis()).unwrap_or(u64::MAX).clamp(1, DEADLINE_MS_MAX)
+            u64::try_from(left.as_millis()).unwrap_or(u64::MAX).clamp(1, api::DEADLINE_MS_MAX)
         };
         headers.insert(DEADLINE_MS, HeaderValue::from(left_ms(until)));
         // The operation's one deadline, the same in every copy. A server that knows this header
@@ -212,7 +211,7 @@ impl Client {
 
 /// How much longer than the server the client waits for an answer.
 const GRACE: Duration = Duration::from_millis(50);
-const DEADLINE_MS: HeaderName = HeaderName::from_static("holdfast-deadline-ms");
+const DEADLINE_MS: HeaderName = HeaderName::from_static(api::HEADER_DEADLINE);
 const DEADLINE_AT: HeaderName = HeaderName::from_static("holdfast-deadline-at");
-const KEY: HeaderName = HeaderName::from_static("idempotency-key");
-const TENANT: HeaderName = HeaderName::from_static("holdfast-tenant");
+const KEY: HeaderName = HeaderName::from_static(api::HEADER_KEY);
+const TENANT: HeaderName = HeaderName::from_static(api::HEADER_TENANT);

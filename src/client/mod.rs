@@ -276,7 +276,7 @@ fn answered(answer: &Incoming) -> Result<Answered, CallError> {
     Ok(Answered {
         status: answer.status.as_u16(),
         body,
-        replayed: answer.header("idempotent-replayed") == Some("true"),
-        commit: answer.header("holdfast-commit").map(str::to_owned),
+        replayed: answer.header(crate::api::HEADER_REPLAYED) == Some("true"),
+        commit: answer.header(crate::api::HEADER_COMMIT).map(str::to_owned),
     })
 }

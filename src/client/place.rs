@@ -286,7 +286,7 @@ fn ended_for_good(problem: &Problem) -> bool {
 fn read_hold(answer: &Incoming) -> Result<(Hold, bool), CallError> {
     let hold = serde_json::from_slice(&answer.body)
         .map_err(|e| CallError::Invalid(format!("the answer is not a hold: {e}")))?;
-    let replayed = answer.header("idempotent-replayed") == Some("true");
+    let replayed = answer.header(crate::api::HEADER_REPLAYED) == Some("true");
     Ok((hold, replayed || answer.status == http::StatusCode::OK))
 }
 
