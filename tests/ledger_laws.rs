@@ -1,0 +1,63 @@
+//! The laws of the ledger under random sequences, against an independent model.
+//!
+//! Seeds are fixed, so a run here is a run anywhere; each test prints its own. To try others:
+//! `LAWS_SEED=7 LAWS_CASES=1000 cargo test --test ledger_laws`. proptest shrinks what fails to a
+//! short sequence and prints it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use proptest::strategy::Strategy;
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+
+mod ledger_model;
+#[allow(dead_code, reason = "the golden scripts use all of it")]
+#[path = "golden/words.rs"]
+mod words;
+
+use ledger_model::{exchange, hostile, sequences};
+
+fn number_from_environment(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).map_or(otherwise, |text| text.parse().expect("a number"))
+}
+
+/// Runs `cases` sequences from one seed; at least `floor` commands must have been answered.
+fn prove<S: Strategy>(cases: u64, floor: u64, strategy: S, run: impl Fn(&S::Value) -> u64) {
+    let seed = number_from_environment("LAWS_SEED", 20_260_101);
+    let chosen = number_from_environment("LAWS_CASES", cases);
+    println!("LAWS_SEED={seed} LAWS_CASES={chosen}");
+    let mut bytes = [0_u8; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    let config = Config {
+        cases: u32::try_from(chosen).expect("not so many"),
+        failure_persistence: None,
+        max_shrink_iters: 4_000,
+        ..Config::default()
+    };
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+    let answered = AtomicU64::new(0);
+    let outcome = TestRunner::new_with_rng(config, rng).run(&strategy, |steps| {
+        answered.fetch_add(run(&steps), Ordering::Relaxed);
+        Ok(())
+    });
+    if let Err(why) = outcome {
+        panic!("LAWS_SEED={seed}: {why}");
+    }
+    let answered = answered.into_inner();
+    println!("{answered} commands were answered");
+    assert!(chosen != cases || answered >= floor, "only {answered} commands were answered");
+}
+
+#[test]
+fn random_sequences_are_answered_as_the_model_answers() {
+    prove(300, 60_000, sequences::sequences(400), |steps| sequences::run(steps));
+}
+
+#[test]
+fn stock_that_travels_is_neither_created_nor_lost() {
+    prove(120, 15_000, exchange::sequences(400), |steps| exchange::run(steps));
+}
+
+#[test]
+fn any_command_is_answered_and_breaks_no_law() {
+    prove(350, 100_000, hostile::sequences(400), |shots| hostile::run(shots));
+}
