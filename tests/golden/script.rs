@@ -427,10 +427,9 @@ impl World {
     /// Reads `if_rev=now` or `if_rev=stale`: the item's revision now, or one that it has no more.
     fn revision(&self, line: &Line, name: &ItemName) -> Result<Option<u64>, String> {
         let Some(word) = line.values.get("if_rev") else { return Ok(None) };
-        let now = match self.shards[self.on].ledger.query(&Query::Item(name.clone())) {
-            Found::Item(item) => item.revision,
-            other => return Err(format!("if_rev of {name}: {other:?}")),
-        };
+        let found = self.shards[self.on].ledger.query(&Query::Item(name.clone()));
+        let Found::Item(item) = found else { return Err(format!("if_rev of {name}: {found:?}")) };
+        let now = item.revision;
         match *word {
             "now" => Ok(Some(now)),
             "stale" => Ok(Some(now.wrapping_sub(1))),

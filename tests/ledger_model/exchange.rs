@@ -167,7 +167,7 @@ impl Exchange {
                 let (id, ledger) = &mut self.shards[shard];
                 *ledger = laws::reload(*id, &self.settings, ledger);
             }
-            94..=96 => self.adjust(amount + 1, step.pair % 2 == 0),
+            94..=96 => self.adjust(amount + 1, step.pair.is_multiple_of(2)),
             _ => self.now += 400,
         }
     }
@@ -182,24 +182,22 @@ impl Exchange {
                 from: self.bucket(from),
                 to: BucketId(to),
                 quantity,
-                acked: known.filter(|_| quantity % 2 == 0).unwrap_or(0),
+                acked: known.filter(|_| quantity.is_multiple_of(2)).unwrap_or(0),
                 if_sent,
                 same_region: false,
                 bound: 6,
             }),
         );
-        match answer {
-            Answer::Sent { sent, floor_sent } => {
-                assert_eq!(if_sent, before, "a stale pull drained the donor again");
-                assert_eq!(sent, before + quantity);
-                assert!(quantity > 0 && sent - self.accepted[pair] <= 6, "beyond the bound");
-                self.sent[pair] = sent;
-                let (to, from) = (self.bucket(to), BucketId(from));
-                self.said.push((pair, AcceptStock { to, from, sent, floor_sent }));
-            }
-            Answer::Refused(Refusal::TransferRefused { .. }) => {}
-            other => panic!("a send is answered by a send, not {other:?}"),
-        }
+        let Answer::Sent { sent, floor_sent } = answer else {
+            let refused = matches!(answer, Answer::Refused(Refusal::TransferRefused { .. }));
+            return assert!(refused, "a send is answered by a send, not {answer:?}");
+        };
+        assert_eq!(if_sent, before, "a stale pull drained the donor again");
+        assert_eq!(sent, before + quantity);
+        assert!(quantity > 0 && sent - self.accepted[pair] <= 6, "beyond the bound");
+        self.sent[pair] = sent;
+        let (to, from) = (self.bucket(to), BucketId(from));
+        self.said.push((pair, AcceptStock { to, from, sent, floor_sent }));
     }
 
     fn deliver(&mut self, pair: usize, message: AcceptStock) {
@@ -227,11 +225,14 @@ impl Exchange {
                 reference: None,
             }),
         );
-        match answer {
-            Answer::Hold { hold, replayed: false } => self.holds.push((shard, hold.id)),
-            Answer::Refused(Refusal::SoldOut { .. } | Refusal::InsufficientStock { .. }) => {}
-            other => panic!("neither a hold nor a lack of stock: {other:?}"),
+        if let Answer::Hold { hold, replayed: false } = answer {
+            return self.holds.push((shard, hold.id));
         }
+        let short = matches!(
+            answer,
+            Answer::Refused(Refusal::SoldOut { .. } | Refusal::InsufficientStock { .. })
+        );
+        assert!(short, "neither a hold nor a lack of stock: {answer:?}");
     }
 
     fn end_hold(&mut self, shard: usize, hold: HoldId, how: u8) {
@@ -239,7 +240,7 @@ impl Exchange {
         let (tenant, key) = ("t".to_string(), format!("o{}", self.keys));
         let command = match how % 4 {
             0 | 1 => {
-                let (quantity, reacquire, reference) = (None, how % 8 == 0, None);
+                let (quantity, reacquire, reference) = (None, how.is_multiple_of(8), None);
                 Command::Confirm(Confirm { hold, tenant, key, quantity, reacquire, reference })
             }
             2 => Command::Release(Release { hold, tenant, key, reason: None }),
@@ -269,13 +270,12 @@ impl Exchange {
 
     /// Delivers the newest word of every pair: nothing is in transit any more.
     fn heal(&mut self) {
-        for pair in 0..PAIRS.len() {
-            let newest = self.said.iter().filter(|(p, _)| *p == pair).next_back().copied();
+        for (pair, (donor, _)) in PAIRS.into_iter().enumerate() {
+            let newest = self.said.iter().rfind(|(p, _)| *p == pair).copied();
             if let Some((_, message)) = newest {
                 self.deliver(pair, message);
                 let (_, settled) = self.heard.last().copied().expect("delivered just now");
-                let answer =
-                    self.ask(Exchange::shard_of(PAIRS[pair].0), Command::SettleStock(settled));
+                let answer = self.ask(Exchange::shard_of(donor), Command::SettleStock(settled));
                 assert_eq!(answer, Answer::Settled);
             }
         }

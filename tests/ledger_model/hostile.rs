@@ -293,12 +293,15 @@ pub(crate) fn run(shots: &[Shot]) -> u64 {
         if let Some(Foreseen::Answer(known)) = foreseen {
             assert_eq!(known, answers[0], "foreseen otherwise: {batch:?}");
         }
-        match &answers[0] {
-            Answer::Hold { hold, .. } if !holds.contains(&hold.id) => holds.push(hold.id),
-            Answer::Item { item, .. } if !names.contains(&item.name) => {
-                names.push(item.name.clone())
-            }
-            _ => {}
+        if let Answer::Hold { hold, .. } = &answers[0]
+            && !holds.contains(&hold.id)
+        {
+            holds.push(hold.id);
+        }
+        if let Answer::Item { item, .. } = &answers[0]
+            && !names.contains(&item.name)
+        {
+            names.push(item.name.clone());
         }
         for name in &names {
             laws::audit(&ledger, name);

@@ -4,8 +4,7 @@
 //! when a law is broken. Never changes the ledger it looks at, except to cut its pages.
 
 use holdfast::ledger::{
-    Audit, Availability, BucketAudit, Found, ItemName, Ledger, PageKey, Query, Settings, ShardId,
-    Turn,
+    Audit, BucketAudit, Found, ItemName, Ledger, PageKey, Query, Settings, ShardId, Turn,
 };
 
 /// Settings that every test ledger shares unless it says otherwise.
@@ -48,11 +47,11 @@ pub(crate) fn reload(shard: ShardId, settings: &Settings, ledger: &mut Ledger) -
 
 /// Returns an item's audit, after checking laws 1 and 2 on every bucket of this shard.
 pub(crate) fn audit(ledger: &Ledger, name: &ItemName) -> Option<Audit> {
-    let audit = match ledger.query(&Query::Audit(name.clone())) {
-        Found::Audit(audit) => audit,
-        Found::NotFound => return None,
-        other => panic!("an audit answers an audit, not {other:?}"),
-    };
+    let found = ledger.query(&Query::Audit(name.clone()));
+    if found == Found::NotFound {
+        return None;
+    }
+    let Found::Audit(audit) = found else { panic!("an audit answers an audit, not {found:?}") };
     for bucket in &audit.buckets {
         equation_of(bucket);
     }
@@ -76,9 +75,9 @@ fn equation_of(b: &BucketAudit) {
 }
 
 fn availability_agrees(ledger: &Ledger, name: &ItemName, audit: &Audit) {
-    let stock: Availability = match ledger.query(&Query::Availability(name.clone())) {
-        Found::Availability(stock) => stock,
-        other => panic!("an item with an audit has an availability, not {other:?}"),
+    let found = ledger.query(&Query::Availability(name.clone()));
+    let Found::Availability(stock) = found else {
+        panic!("an item with an audit has an availability, not {found:?}");
     };
     assert!(!stock.invariant_broken, "the ledger paused an item for a broken law: {audit:?}");
     assert_eq!(stock.buckets.len(), audit.buckets.len());

@@ -110,7 +110,7 @@ impl World {
 
     fn hold(&self, pick: &[u8; 5]) -> (HoldId, String) {
         let holds: Vec<HoldId> = self.model.holds().map(|(id, _)| id).collect();
-        let recent = holds.len().min(if pick[0] % 4 == 0 { 200 } else { 12 });
+        let recent = holds.len().min(if pick[0].is_multiple_of(4) { 200 } else { 12 });
         if recent == 0 {
             return (nobodys_hold(), "t".into());
         }
@@ -120,11 +120,8 @@ impl World {
     }
 
     fn tenant_is_u(&self, id: &HoldId) -> bool {
-        let number = |name: &ItemName| match self.first.query(&Query::Item(name.clone())) {
-            Found::Item(item) => Some(item.number),
-            _ => None,
-        };
-        number(&names()[2]) == Some(id.item)
+        let found = self.first.query(&Query::Item(names()[2].clone()));
+        matches!(found, Found::Item(item) if item.number == id.item)
     }
 
     fn define(&self, pick: &[u8; 5], name: ItemName) -> Define {
@@ -157,16 +154,15 @@ impl World {
 
     fn adjust(&self, pick: &[u8; 5], name: ItemName) -> Adjust {
         let stock = self.model.stock(&name).unwrap_or((0, 0, 0, 10));
-        let revision = match self.first.query(&Query::Item(name.clone())) {
-            Found::Item(item) => item.revision,
-            _ => 0,
-        };
+        let found = self.first.query(&Query::Item(name.clone()));
+        let revision = if let Found::Item(item) = found { item.revision } else { 0 };
         let some = u64::from(pick[1] % 10) + 1;
         let change = match pick[3] % 5 {
             0 | 1 => Change::Raise(some),
             2 | 3 => Change::Lower(some),
             _ => {
-                let if_revision = if pick[4] % 4 == 0 { revision + 9_999_999 } else { revision };
+                let if_revision =
+                    if pick[4].is_multiple_of(4) { revision + 9_999_999 } else { revision };
                 Change::Set { total: (stock.3 + some).saturating_sub(5), if_revision }
             }
         };
@@ -184,7 +180,8 @@ impl World {
         let few = |n: u8| format!("{n}").chars().next().map(String::from).unwrap_or_default();
         match step.op {
             0..=31 => {
-                let quantity = if pick[3] % 32 == 0 { 60 } else { u64::from(pick[3] % 4) + 1 };
+                let quantity =
+                    if pick[3].is_multiple_of(32) { 60 } else { u64::from(pick[3] % 4) + 1 };
                 let reference = None;
                 let region = None;
                 Command::Place(Place { name, region, buyer, key, quantity, ttl_ms, reference })
@@ -196,8 +193,8 @@ impl World {
                 ttl_ms: ttl_ms.or(Some(2)),
             }),
             43..=57 => {
-                let quantity = (pick[3] % 3 == 0).then(|| u64::from(pick[3] % 5) + 1);
-                let reacquire = pick[4] % 3 == 0;
+                let quantity = pick[3].is_multiple_of(3).then(|| u64::from(pick[3] % 5) + 1);
+                let reacquire = pick[4].is_multiple_of(3);
                 let key = few(pick[2]);
                 Command::Confirm(Confirm {
                     hold,
@@ -210,7 +207,7 @@ impl World {
             }
             58..=67 => Command::Release(Release { hold, tenant, key: few(pick[2]), reason: None }),
             68..=74 => {
-                let quantity = (pick[3] % 2 == 0).then(|| u64::from(pick[3] % 5) + 1);
+                let quantity = pick[3].is_multiple_of(2).then(|| u64::from(pick[3] % 5) + 1);
                 Command::Return(Return { hold, tenant, key: few(pick[2]), quantity })
             }
             75..=77 => Command::Void(Void { scope: KeyScope { name, region: None, buyer, key } }),
@@ -258,7 +255,7 @@ impl World {
         for name in names() {
             self.compare_stock(&name);
         }
-        if self.index % 16 == 0 {
+        if self.index.is_multiple_of(16) {
             self.compare_all_holds();
             self.compare_buyers();
         }
@@ -297,11 +294,9 @@ impl World {
         for (id, expected) in self.model.holds() {
             let tenant = if self.tenant_is_u(&id) { "u" } else { "t" };
             let naming = |id: &HoldId| self.model.name_of(id);
-            let got = match self.second.query(&Query::Hold { id, tenant: tenant.into() }) {
-                Found::Hold(hold) => Some(words::view(&hold, &naming)),
-                Found::NotFound => None,
-                other => panic!("a hold is answered by a hold, not {other:?}"),
-            };
+            let found = self.second.query(&Query::Hold { id, tenant: tenant.into() });
+            let got = words::found(&found, &naming).join("; ");
+            let expected = expected.unwrap_or("not-found".into());
             assert_eq!(got, expected, "entry {}: {id:?}", self.index);
         }
     }
@@ -336,7 +331,7 @@ impl World {
         if let Some(mut cut) = self.cut.take() {
             let slice = self.first.take_cut(usize::from(pick % 3) + 1);
             if slice.is_empty() {
-                return self.complete(cut, pick % 8 != 0);
+                return self.complete(cut, !pick.is_multiple_of(8));
             }
             cut.pages.extend(slice);
             self.cut = Some(cut);
@@ -345,7 +340,7 @@ impl World {
             }
             // Falls through: the cut under way is given up for a new one.
         }
-        let turn = usize::from(self.index % 2 == 0);
+        let turn = usize::from(self.index.is_multiple_of(2));
         let whole = pick % 16 == 3;
         self.first.begin_cut([Turn::A, Turn::B][turn], whole);
         let digest = self.first.digest();
