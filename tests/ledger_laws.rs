@@ -14,7 +14,7 @@ mod ledger_model;
 #[path = "golden/words.rs"]
 mod words;
 
-use ledger_model::{exchange, hostile, sequences};
+use ledger_model::{crowds, exchange, hostile, sequences};
 
 fn number_from_environment(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).map_or(otherwise, |text| text.parse().expect("a number"))
@@ -60,4 +60,29 @@ fn stock_that_travels_is_neither_created_nor_lost() {
 #[test]
 fn any_command_is_answered_and_breaks_no_law() {
     prove(350, 100_000, hostile::sequences(400), |shots| hostile::run(shots));
+}
+
+#[test]
+fn replicas_agree_on_a_thousand_holds_with_one_deadline_case_c23() {
+    crowds::replicas_agree_on_ties();
+}
+
+#[test]
+fn abandoned_baskets_leave_nothing_behind_case_l22() {
+    crowds::abandoned_baskets_leave_nothing_behind();
+}
+
+#[test]
+fn a_confirmation_around_the_deadline_has_one_end_case_l19() {
+    crowds::confirmations_around_the_deadline_have_one_end();
+}
+
+#[test]
+fn a_key_is_found_among_thousands_until_its_retention_ends_case_i05() {
+    crowds::a_key_is_found_among_thousands_until_its_retention_ends();
+}
+
+#[test]
+fn extensions_stop_at_the_greatest_lifetime_case_l16() {
+    crowds::extensions_stop_at_the_greatest_lifetime();
 }

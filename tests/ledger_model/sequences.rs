@@ -171,13 +171,14 @@ impl World {
 
     fn command(&self, step: &Step) -> Command {
         let pick = &step.pick;
-        let name = names()[usize::from(pick[0] % 8).min(2)].clone();
+        let name = names()[[0, 0, 0, 0, 0, 1, 1, 2][usize::from(pick[0] % 8)]].clone();
         let buyer = ["b0", "b1", "b2", "b3"].get(usize::from(pick[1] % 5)).map(|b| b.to_string());
         let key = format!("k{}", pick[2] % 40);
         let ttls = [None, Some(1), Some(500), Some(1_000), Some(3_000), Some(60_000), None];
         let ttl_ms = ttls[usize::from(pick[4] % 7)];
         let (hold, tenant) = self.hold(pick);
-        let few = |n: u8| format!("{n}").chars().next().map(String::from).unwrap_or_default();
+        // A key is used with one wish about `reacquire` only: the model does not know that field.
+        let few = |verb: char| format!("{verb}{}", pick[2] % 6);
         match step.op {
             0..=31 => {
                 let quantity =
@@ -186,16 +187,13 @@ impl World {
                 let region = None;
                 Command::Place(Place { name, region, buyer, key, quantity, ttl_ms, reference })
             }
-            32..=42 => Command::Extend(Extend {
-                hold,
-                tenant,
-                key: few(pick[2]),
-                ttl_ms: ttl_ms.or(Some(2)),
-            }),
+            32..=42 => {
+                Command::Extend(Extend { hold, tenant, key: few('e'), ttl_ms: ttl_ms.or(Some(2)) })
+            }
             43..=57 => {
                 let quantity = pick[3].is_multiple_of(3).then(|| u64::from(pick[3] % 5) + 1);
-                let reacquire = pick[4].is_multiple_of(3);
-                let key = few(pick[2]);
+                let reacquire = (pick[2] % 6).is_multiple_of(2);
+                let key = few('c');
                 Command::Confirm(Confirm {
                     hold,
                     tenant,
@@ -205,10 +203,10 @@ impl World {
                     reference: None,
                 })
             }
-            58..=67 => Command::Release(Release { hold, tenant, key: few(pick[2]), reason: None }),
+            58..=67 => Command::Release(Release { hold, tenant, key: few('r'), reason: None }),
             68..=74 => {
                 let quantity = pick[3].is_multiple_of(2).then(|| u64::from(pick[3] % 5) + 1);
-                Command::Return(Return { hold, tenant, key: few(pick[2]), quantity })
+                Command::Return(Return { hold, tenant, key: few('b'), quantity })
             }
             75..=77 => Command::Void(Void { scope: KeyScope { name, region: None, buyer, key } }),
             78..=83 => Command::Adjust(self.adjust(pick, name)),
