@@ -75,9 +75,9 @@ fn confirm(hold: HoldId) -> Command {
 }
 
 fn holds(answers: &[Answer]) -> Vec<HoldId> {
-    let hold = |answer: &Answer| match answer {
-        Answer::Hold { hold, .. } => hold.id,
-        other => panic!("not a hold: {other:?}"),
+    let hold = |answer: &Answer| {
+        let Answer::Hold { hold, .. } = answer else { panic!("not a hold: {answer:?}") };
+        hold.id
     };
     answers.iter().map(hold).collect()
 }
@@ -89,7 +89,7 @@ const SHORT: HoldRules =
 /// thousand holds have one deadline. Answers, digests and pages are equal, byte for byte.
 pub(crate) fn replicas_agree_on_ties() {
     let mut logs: Vec<Vec<Answer>> = Vec::new();
-    let mut ends: Vec<(u128, Vec<(PageKey, Vec<u8>)>)> = Vec::new();
+    let mut ends = Vec::new();
     for restored in [false, false, true] {
         let mut crowd = Crowd::of(1_000, 7, SHORT);
         let places = (0..1_000).map(|n| crowd.place(format!("k{n}"), 1, 1_000)).collect();
