@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use proptest::strategy::Strategy;
-use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
 
 mod ledger_model;
 #[allow(dead_code, reason = "the golden scripts use all of it")]
@@ -39,8 +39,10 @@ fn prove<S: Strategy>(cases: u64, floor: u64, strategy: S, run: impl Fn(&S::Valu
         answered.fetch_add(run(&steps), Ordering::Relaxed);
         Ok(())
     });
-    if let Err(why) = outcome {
-        panic!("LAWS_SEED={seed}: {why}");
+    match outcome {
+        Ok(()) => {}
+        Err(TestError::Fail(why, steps)) => panic!("LAWS_SEED={seed}: {why}\nafter {steps:?}"),
+        Err(TestError::Abort(why)) => panic!("LAWS_SEED={seed}: {why}"),
     }
     let answered = answered.into_inner();
     println!("{answered} commands were answered");
@@ -49,17 +51,22 @@ fn prove<S: Strategy>(cases: u64, floor: u64, strategy: S, run: impl Fn(&S::Valu
 
 #[test]
 fn random_sequences_are_answered_as_the_model_answers() {
-    prove(300, 60_000, sequences::sequences(400), |steps| sequences::run(steps));
+    prove(320, 60_000, sequences::sequences(400), |steps| sequences::run(steps));
 }
 
 #[test]
 fn stock_that_travels_is_neither_created_nor_lost() {
-    prove(120, 15_000, exchange::sequences(400), |steps| exchange::run(steps));
+    prove(160, 20_000, exchange::sequences(400), |steps| exchange::run(steps));
 }
 
 #[test]
-fn any_command_is_answered_and_breaks_no_law() {
-    prove(350, 100_000, hostile::sequences(400), |shots| hostile::run(shots));
+fn any_command_is_answered_and_breaks_no_law_case_c22() {
+    prove(560, 100_000, hostile::sequences(400), |shots| hostile::run(shots, false));
+}
+
+#[test]
+fn stock_that_nobody_sent_breaks_no_bucket_case_c22() {
+    prove(150, 25_000, hostile::sequences(400), |shots| hostile::run(shots, true));
 }
 
 #[test]

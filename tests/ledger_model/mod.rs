@@ -112,12 +112,15 @@ impl Model {
         let at = self.find(&adjust.name)?;
         let item = &self.items[at];
         if let Some((_, change)) = item.adjusted.iter().find(|(key, _)| *key == adjust.key) {
-            let same = *change == adjust.change;
-            return if same {
-                Ok(self.item(at, " replayed"))
-            } else {
-                no("key-reused field=change")
+            let field = match (adjust.change, *change) {
+                (now, before) if now == before => return Ok(self.item(at, " replayed")),
+                (Change::Set { total, .. }, Change::Set { total: was, .. }) if total == was => {
+                    "if_revision"
+                }
+                (Change::Set { .. }, _) => "set_total",
+                (Change::Raise(_) | Change::Lower(_), _) => "delta",
             };
+            return no(&format!("key-reused field={field}"));
         }
         let total = i128::from(item.total);
         let target = match adjust.change {
@@ -148,6 +151,9 @@ impl Model {
         let at = self.find(&set.name)?;
         if self.items[at].mode == set.mode {
             return Ok(self.item(at, " replayed"));
+        }
+        if self.items[at].mode == Mode::Closed {
+            return no("item-closed");
         }
         self.items[at].mode = set.mode;
         Ok(self.changed(at))

@@ -26,7 +26,7 @@ pub(crate) struct Step {
 /// Returns sequences of up to `steps` steps.
 pub(crate) fn sequences(steps: usize) -> impl Strategy<Value = Vec<Step>> {
     let step = (0..100_u8, any::<[u8; 5]>(), any::<u8>(), prop::bool::weighted(0.3));
-    vec(step.prop_map(|(op, pick, wait, joins)| Step { op, pick, wait, joins }), steps / 2..steps)
+    vec(step.prop_map(|(op, pick, wait, joins)| Step { op, pick, wait, joins }), 8..steps)
 }
 
 type Store = BTreeMap<PageKey, Vec<u8>>;
