@@ -4,6 +4,7 @@
 //! `LAWS_SEED=7 LAWS_CASES=1000 cargo test --test ledger_laws`. proptest shrinks what fails to a
 //! short sequence and prints it.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use proptest::strategy::Strategy;
@@ -49,9 +50,65 @@ fn prove<S: Strategy>(cases: u64, floor: u64, strategy: S, run: impl Fn(&S::Valu
     assert!(chosen != cases || answered >= floor, "only {answered} commands were answered");
 }
 
+/// Kinds of answers that the random sequences must have given often, or they prove little.
+const MUST_HAVE_HAPPENED: [&str; 40] = [
+    "checkpoints loaded",
+    "place done",
+    "place replayed",
+    "place sold-out",
+    "place insufficient-stock",
+    "place buyer-limit",
+    "place key-reused",
+    "place key-voided",
+    "place hold-expired",
+    "place hold-released",
+    "place hold-confirmed",
+    "place item-paused",
+    "place item-closed",
+    "place item-not-found",
+    "extend done",
+    "extend replayed",
+    "extend extend-budget-spent",
+    "extend hold-expired",
+    "extend hold-confirmed",
+    "confirm done",
+    "confirm replayed",
+    "confirm hold-expired",
+    "confirm hold-released",
+    "confirm invalid",
+    "confirm sold-out",
+    "confirm hold-not-found",
+    "release done",
+    "release replayed",
+    "release hold-confirmed",
+    "return done",
+    "return replayed",
+    "return not-sold",
+    "return invalid",
+    "void done",
+    "void replayed",
+    "adjust done",
+    "adjust stock-committed",
+    "adjust revision-mismatch",
+    "retire done",
+    "retire open-holds",
+];
+
 #[test]
 fn random_sequences_are_answered_as_the_model_answers() {
-    prove(320, 60_000, sequences::sequences(400), |steps| sequences::run(steps));
+    let tally = Mutex::new(sequences::Tally::new());
+    let cases = 320;
+    prove(cases, 60_000, sequences::sequences(400), |steps| {
+        let kinds = sequences::run(steps);
+        let mut tally = tally.lock().expect("one thread");
+        kinds.iter().for_each(|(kind, n)| *tally.entry(kind.clone()).or_default() += n);
+        kinds.values().sum()
+    });
+    let tally = tally.into_inner().expect("one thread");
+    println!("{tally:?}");
+    let rare = |kind: &&&str| tally.get(**kind).is_none_or(|n| *n < 5);
+    let rare: Vec<_> = MUST_HAVE_HAPPENED.iter().filter(rare).collect();
+    assert!(number_from_environment("LAWS_CASES", cases) < cases || rare.is_empty(), "{rare:?}");
 }
 
 #[test]

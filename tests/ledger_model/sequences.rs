@@ -29,6 +29,9 @@ pub(crate) fn sequences(steps: usize) -> impl Strategy<Value = Vec<Step>> {
     vec(step.prop_map(|(op, pick, wait, joins)| Step { op, pick, wait, joins }), 8..steps)
 }
 
+/// How often each kind of answer was given.
+pub(crate) type Tally = BTreeMap<String, u64>;
+
 type Store = BTreeMap<PageKey, Vec<u8>>;
 
 struct Cut {
@@ -48,7 +51,8 @@ struct World {
     stores: [Store; 2],
     cut: Option<Cut>,
     index: u64,
-    answered: u64,
+    tally: Tally,
+    cuts: u64,
 }
 
 const SHARD: ShardId = ShardId(0);
@@ -58,8 +62,8 @@ fn names() -> [ItemName; 3] {
         .map(|(tenant, item)| ItemName { tenant: tenant.into(), item: item.into() })
 }
 
-/// Runs one sequence and returns how many commands were answered.
-pub(crate) fn run(steps: &[Step]) -> u64 {
+/// Runs one sequence and returns how many answers of each kind were given.
+pub(crate) fn run(steps: &[Step]) -> Tally {
     let sweep_max = steps.first().map_or(1, |step| u32::from(step.wait % 4));
     let settings = Settings { sweep_max, slots: 3, ..laws::settings(1) };
     let mut world = World {
@@ -72,11 +76,12 @@ pub(crate) fn run(steps: &[Step]) -> u64 {
         stores: [Store::new(), Store::new()],
         cut: None,
         index: 0,
-        answered: 0,
+        tally: Tally::new(),
+        cuts: 0,
     };
     let mut batch = Batch { stamp: UnixMs(1), commands: Vec::new() };
     for name in names() {
-        let define = world.define(&[0, 7, 20, 1, 1], name);
+        let define = world.define(&[2, 7, 20, 1, 1], name);
         batch.commands.push(Command::Define(define));
     }
     for step in steps {
@@ -92,16 +97,17 @@ pub(crate) fn run(steps: &[Step]) -> u64 {
     }
     world.entry(&batch);
     world.compare_all_holds();
-    world.answered
+    *world.tally.entry("checkpoints loaded".into()).or_default() += world.cuts;
+    world.tally
 }
 
 impl World {
     fn stamp(&self, wait: u8) -> UnixMs {
         let now = self.first.now().0;
         UnixMs(match wait % 16 {
-            0..=7 => now,
-            8..=9 => now + 1,
-            10..=12 => now + 250,
+            0..=8 => now,
+            9..=10 => now + 1,
+            11..=12 => now + 250,
             13 => now + 1_000,
             14 => now + 20_000,
             _ => now.saturating_sub(5_000),
@@ -128,7 +134,7 @@ impl World {
         let rules = HoldRules {
             ttl_ms: 1_000,
             ttl_ms_max: 60_000,
-            extends_max: u32::from(pick[0] % 3),
+            extends_max: u32::from(pick[0] % 5),
             lifetime_ms_max: 60_000 + 1_000 * u64::from(pick[0] % 2),
         };
         let stock = self.model.stock(&name);
@@ -138,8 +144,8 @@ impl World {
                 (limit, [None, Some(stock.3), Some(stock.3 + 1)][usize::from(pick[2] % 3)])
             }
             None => {
-                let limit = [None, Some(3), Some(6)][usize::from(pick[1] % 3)];
-                (limit, Some(10 + u64::from(pick[2] % 40)))
+                let limit = [None, None, Some(3), Some(8)][usize::from(pick[1] % 4)];
+                (limit, Some(3 + u64::from(pick[2] % 8)))
             }
         };
         let definition = Definition {
@@ -156,14 +162,14 @@ impl World {
         let stock = self.model.stock(&name).unwrap_or((0, 0, 0, 10));
         let found = self.first.query(&Query::Item(name.clone()));
         let revision = if let Found::Item(item) = found { item.revision } else { 0 };
-        let some = u64::from(pick[1] % 10) + 1;
+        let some = u64::from(pick[1] % 3) + 1;
         let change = match pick[3] % 5 {
             0 | 1 => Change::Raise(some),
             2 | 3 => Change::Lower(some),
             _ => {
                 let if_revision =
                     if pick[4].is_multiple_of(4) { revision + 9_999_999 } else { revision };
-                Change::Set { total: (stock.3 + some).saturating_sub(5), if_revision }
+                Change::Set { total: (stock.3 + some).saturating_sub(2), if_revision }
             }
         };
         Adjust { name, key: format!("a{}", pick[2] % 32), change, reason: String::new() }
@@ -174,7 +180,7 @@ impl World {
         let name = names()[[0, 0, 0, 0, 0, 1, 1, 2][usize::from(pick[0] % 8)]].clone();
         let buyer = ["b0", "b1", "b2", "b3"].get(usize::from(pick[1] % 5)).map(|b| b.to_string());
         let key = format!("k{}", pick[2] % 40);
-        let ttls = [None, Some(1), Some(500), Some(1_000), Some(3_000), Some(60_000), None];
+        let ttls = [None, Some(1), Some(500), Some(3_000), Some(60_000), Some(20_000), None];
         let ttl_ms = ttls[usize::from(pick[4] % 7)];
         let (hold, tenant) = self.hold(pick);
         // A key is used with one wish about `reacquire` only: the model does not know that field.
@@ -208,15 +214,19 @@ impl World {
                 let quantity = pick[3].is_multiple_of(2).then(|| u64::from(pick[3] % 5) + 1);
                 Command::Return(Return { hold, tenant, key: few('b'), quantity })
             }
-            75..=77 => Command::Void(Void { scope: KeyScope { name, region: None, buyer, key } }),
-            78..=83 => Command::Adjust(self.adjust(pick, name)),
-            84..=86 => {
-                let modes = [Mode::Open, Mode::Open, Mode::Open, Mode::Paused, Mode::Closed];
-                Command::SetMode(SetMode { name, mode: modes[usize::from(pick[3] % 5)] })
+            75 => Command::Void(Void { scope: KeyScope { name, region: None, buyer, key } }),
+            76..=81 => Command::Adjust(self.adjust(pick, name)),
+            82..=85 => {
+                let mode = match pick[3] {
+                    0..=3 => Mode::Closed,
+                    4..=80 => Mode::Paused,
+                    _ => Mode::Open,
+                };
+                Command::SetMode(SetMode { name, mode })
             }
-            87 => Command::Retire(Retire { name }),
-            88..=90 => Command::Define(self.define(pick, name)),
-            91..=96 if !self.past.is_empty() => {
+            86 => Command::Retire(Retire { name }),
+            87..=89 => Command::Define(self.define(pick, name)),
+            90..=96 if !self.past.is_empty() => {
                 let at = usize::from(pick[0]) * 256 + usize::from(pick[1]);
                 self.past[self.past.len() - 1 - at % self.past.len()].clone()
             }
@@ -275,7 +285,7 @@ impl World {
             got.truncate("advanced".len());
         }
         assert_eq!(got, expected, "entry {}: {command:?}", self.index);
-        self.answered += 1;
+        *self.tally.entry(kind(command, &got)).or_default() += 1;
     }
 
     fn compare_stock(&self, name: &ItemName) {
@@ -369,7 +379,20 @@ impl World {
         let pages = store.clone().into_iter();
         let loaded = Ledger::load(SHARD, self.settings.clone(), pages).expect("a store loads");
         assert_eq!(loaded.digest(), cut.digest, "a cut is the state at the index it began at");
+        self.cuts += 1;
     }
+}
+
+/// Names a kind of answer: the verb, and granted, replayed or the refusal.
+fn kind(command: &Command, said: &str) -> String {
+    let debug = format!("{command:?}");
+    let verb = debug.split('(').next().unwrap_or_default().to_lowercase();
+    let what = match said.strip_prefix("refused ") {
+        Some(refusal) => refusal.split([' ', ':']).next().unwrap_or_default(),
+        None if said.ends_with("replayed") => "replayed",
+        None => "done",
+    };
+    format!("{verb} {what}")
 }
 
 /// Returns the id of a hold that nobody has.
