@@ -2,11 +2,34 @@
 //! every replay. No I/O, clock, randomness, async, logging, floats, or iteration over a randomly
 //! seeded map.
 
+#![deny(clippy::arithmetic_side_effects, clippy::float_arithmetic)]
+
 mod answer;
+mod books;
+mod bounds;
+mod bucket;
 mod command;
+mod deadline;
+mod definition;
+mod digest;
+mod encoding;
+mod escrow;
+mod find;
 mod hold;
 mod ids;
+mod item;
+mod load;
+mod page;
+mod place;
 mod query;
+mod receipts;
+mod record;
+mod settle;
+mod slot;
+mod sweep;
+#[cfg(test)]
+mod tests;
+mod transitions;
 
 pub use answer::*;
 pub use command::*;
@@ -14,7 +37,16 @@ pub use hold::{HoldId, NotAHoldId};
 pub use ids::*;
 pub use query::*;
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
+
+use books::Books;
+use bounds::Decided;
+use bucket::Bucket;
+use item::{Item, ItemKey};
+use page::{Kind, PAGE_VERSION, PageId};
+use record::{Record, Standing};
 
 /// What every replica of every shard agrees on for the life of the cluster; part of its identity.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,9 +66,29 @@ pub struct Settings {
 }
 
 /// One shard's ledger.
+///
+/// Invariants: `names` holds every item that is not retired; every bucket's item is in `items`;
+/// whatever is derived (indices, sums, deadlines, digest) says what the records say.
 #[derive(Debug)]
 pub struct Ledger {
-    _todo: (),
+    items: BTreeMap<ItemKey, Item>,
+    names: BTreeMap<ItemName, ItemKey>,
+    buckets: BTreeMap<BucketRef, Bucket>,
+    /// The number of the next item that is created here; never given twice.
+    next_item: u64,
+    books: Books,
+    meta_hashed: u128,
+}
+
+/// What is written of the ledger itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Meta {
+    shard: ShardId,
+    shards: u16,
+    slots: u16,
+    now: UnixMs,
+    index: LogIndex,
+    next_item: u64,
 }
 
 /// What the gate learns from applied state before anything is proposed.
@@ -82,59 +134,132 @@ pub struct LoadError(pub String);
 
 impl Ledger {
     /// Returns an empty ledger of one shard.
-    pub fn new(_shard: ShardId, _settings: Settings) -> Ledger {
-        todo!("ledger helper")
+    pub fn new(shard: ShardId, settings: Settings) -> Ledger {
+        let mut ledger = Ledger {
+            items: BTreeMap::new(),
+            names: BTreeMap::new(),
+            buckets: BTreeMap::new(),
+            next_item: 1,
+            books: Books::new(shard, settings),
+            meta_hashed: 0,
+        };
+        ledger.books.pages.touch(PageId::META, || None);
+        ledger.settle();
+        ledger
     }
 
     /// Applies one entry and answers its commands one for one, in order.
-    pub fn apply(&mut self, _index: LogIndex, _batch: &Batch) -> Vec<Answer> {
-        todo!("ledger helper")
+    pub fn apply(&mut self, index: LogIndex, batch: &Batch) -> Vec<Answer> {
+        let meta = self.meta();
+        self.books.pages.touch(PageId::META, || Some(encode_meta(&meta)));
+        self.books.index = index;
+        self.books.now = self.books.now.max(batch.stamp);
+        self.books.swept = 0;
+        self.sweep_due();
+        self.forget_old(batch.commands.len());
+        let answers = batch.commands.iter().map(|command| self.command(command)).collect();
+        self.settle();
+        answers
+    }
+
+    fn command(&mut self, command: &Command) -> Answer {
+        match command {
+            Command::Define(define) => self.define(define),
+            Command::Adjust(adjust) => self.adjust(adjust),
+            Command::SetMode(set) => self.set_mode(set),
+            Command::Retire(retire) => self.retire(retire),
+            Command::Place(place) => self.place(place),
+            Command::Extend(extend) => self.change(self.judge_extend(extend)),
+            Command::Confirm(confirm) => self.change(self.judge_confirm(confirm)),
+            Command::Release(release) => self.change(self.judge_release(release)),
+            Command::Return(returned) => self.change(self.judge_return(returned)),
+            Command::Void(void) => self.void(void),
+            Command::Advance => Answer::Advanced { swept: self.books.swept },
+            Command::OpenBucket(open) => self.open_bucket(open),
+            Command::SendStock(send) => self.send_stock(send),
+            Command::AcceptStock(accept) => self.accept_stock(accept),
+            Command::SettleStock(settle) => self.settle_stock(settle),
+        }
     }
 
     /// Tells what applied state says of a command, without changing anything. Receipts come before
     /// stock, always.
-    pub fn foresee(&self, _command: &Command) -> Foreseen {
-        todo!("ledger helper")
+    pub fn foresee(&self, command: &Command) -> Foreseen {
+        let nothing = |_| Demand::default();
+        let decided: Decided<Demand> = match command {
+            Command::Define(define) => self.judge_define(define).map(nothing),
+            Command::Adjust(adjust) => self.judge_adjust(adjust).map(|plan| plan.demand),
+            Command::SetMode(set) => self.judge_mode(set).map(|_| Demand::default()),
+            Command::Retire(retire) => self.judge_retire(retire).map(|_| Demand::default()),
+            Command::Place(place) => self.judge_place(place).map(|grant| grant.demand),
+            Command::Extend(extend) => self.judge_extend(extend).map(|change| change.demand()),
+            Command::Confirm(confirm) => self.judge_confirm(confirm).map(|change| change.demand()),
+            Command::Release(release) => self.judge_release(release).map(|change| change.demand()),
+            Command::Return(returned) => self.judge_return(returned).map(|change| change.demand()),
+            Command::Void(void) => self.judge_void(void).map(|_| Demand::default()),
+            Command::Advance => Ok(Demand::default()),
+            Command::OpenBucket(open) => self.judge_open(open).map(|_| Demand::default()),
+            Command::SendStock(send) => self.judge_send(send).map(|plan| plan.demand),
+            Command::AcceptStock(accept) => self.judge_accept(accept).map(|_| Demand::default()),
+            Command::SettleStock(settle) => self.judge_settle(settle).map(|_| Demand::default()),
+        };
+        match decided {
+            Ok(demand) => Foreseen::Admit(demand),
+            Err(answer) => Foreseen::Answer(*answer),
+        }
     }
 
     /// Answers a question from applied state, at applied ledger time.
-    pub fn query(&self, _query: &Query) -> Found {
-        todo!("ledger helper")
+    pub fn query(&self, query: &Query) -> Found {
+        self.find(query)
     }
 
     /// Returns ledger time: the greatest stamp applied.
     pub fn now(&self) -> UnixMs {
-        todo!("ledger helper")
+        self.books.now
     }
 
-    /// Returns the earliest deadline of a live hold (coarse: up to one time cell late), or `None`.
+    /// Returns the index of the entry that was applied last; 0 before the first.
+    pub fn applied(&self) -> LogIndex {
+        self.books.index
+    }
+
+    /// Returns the earliest deadline of a live hold, also when it has passed and is not swept, or
+    /// `None` when nothing is held.
     pub fn next_due(&self) -> Option<UnixMs> {
-        todo!("ledger helper")
+        self.books.due.first().map(|first| UnixMs(first.0))
     }
 
     /// Returns the digest: the wrapping sum of the 128-bit hashes of all records.
     pub fn digest(&self) -> u128 {
-        todo!("ledger helper")
+        self.books.digest.sum()
     }
 
     /// Begins a checkpoint into database `turn`: everything dirty since that database's last turn
     /// (or everything, when `whole`) is cut as it is now. From here on a write to a page of the cut
     /// that is not yet encoded encodes it first. A cut that was under way is given up, and its pages
-    /// stay dirty.
-    pub fn begin_cut(&mut self, _turn: Turn, _whole: bool) {
-        todo!("ledger helper")
+    /// stay dirty. After a [`Ledger::load`] nothing is dirty: the first cut into the database that
+    /// was not loaded must be `whole`.
+    pub fn begin_cut(&mut self, turn: Turn, whole: bool) {
+        let all = whole.then(|| self.all_pages());
+        self.books.pages.begin(turn, all);
     }
 
     /// Encodes up to `pages` more pages of the cut and returns them with those that writes encoded
     /// meanwhile: `None` says that the page is gone. Empty when the cut is complete.
-    pub fn take_cut(&mut self, _pages: usize) -> Vec<(PageKey, Option<Vec<u8>>)> {
-        todo!("ledger helper")
+    pub fn take_cut(&mut self, pages: usize) -> Vec<(PageKey, Option<Vec<u8>>)> {
+        let mut taken = self.books.pages.take_ready();
+        for _ in 0..pages.max(1) {
+            let Some(page) = self.books.pages.next_pending() else { break };
+            taken.push((page.key(), self.encode_page(page)));
+        }
+        taken
     }
 
     /// Says that the cut's pages are durable (their dirt of that turn is over), or that they are not
     /// (it comes back).
-    pub fn end_cut(&mut self, _durable: bool) {
-        todo!("ledger helper")
+    pub fn end_cut(&mut self, durable: bool) {
+        self.books.pages.end(durable);
     }
 
     /// Rebuilds a ledger from all its pages, in any order. Its digest is computed from the records;
@@ -142,19 +267,143 @@ impl Ledger {
     ///
     /// # Errors
     ///
-    /// [`LoadError`] when a page does not decode, is named wrongly, or contradicts another.
+    /// [`LoadError`] when a page does not decode, is named wrongly, or contradicts another, and
+    /// when there are none.
     pub fn load(
-        _shard: ShardId,
-        _settings: Settings,
-        _pages: impl Iterator<Item = (PageKey, Vec<u8>)>,
+        shard: ShardId,
+        settings: Settings,
+        pages: impl Iterator<Item = (PageKey, Vec<u8>)>,
     ) -> Result<Ledger, LoadError> {
-        todo!("ledger helper")
+        load::load(shard, settings, pages)
     }
 
     /// Returns counts for metrics, at a cost that does not grow with the number of holds.
     pub fn figures(&self) -> Figures {
-        todo!("ledger helper")
+        let mut figures = Figures {
+            items: self.names.len() as u64,
+            expired: self.books.expired,
+            pages_dirty: self.books.pages.dirty_count(),
+            ..Figures::default()
+        };
+        for bucket in self.buckets.values() {
+            let add = |sum: &mut u64, units: u64| *sum = sum.saturating_add(units);
+            add(&mut figures.holds_held, bucket.counts.held);
+            add(&mut figures.holds_sold, bucket.counts.sold);
+            add(&mut figures.holds_ended, bucket.counts.ended);
+            add(&mut figures.units_held, bucket.stock.held);
+            add(&mut figures.units_sold, bucket.stock.sold);
+            add(&mut figures.units_available, bucket.stock.available);
+        }
+        let broken = self.items.values().filter(|item| item.record.invariant_broken);
+        figures.invariant_broken = broken.count() as u64;
+        figures
     }
+
+    /// Breaks the law of an item's first bucket on this shard on purpose, as no command can:
+    /// `units` appear from nothing. For tests of what follows.
+    #[doc(hidden)]
+    pub fn corrupt_for_test(&mut self, name: &ItemName, units: u64) {
+        let Some(key) = self.names.get(name) else { return };
+        let Some(bucket) = self.buckets_of(*key).next().map(|bucket| bucket.key) else { return };
+        let Some(bucket) = self.buckets.get_mut(&bucket) else { return };
+        bucket.touch(&mut self.books);
+        bucket.stock.available = bucket.stock.available.saturating_add(units);
+    }
+
+    fn meta(&self) -> Meta {
+        Meta {
+            shard: self.books.shard,
+            shards: self.books.settings.shards,
+            slots: self.books.settings.slots,
+            now: self.books.now,
+            index: self.books.index,
+            next_item: self.next_item,
+        }
+    }
+
+    /// A page as it is now; `None` when it is gone.
+    fn encode_page(&self, page: PageId) -> Option<Vec<u8>> {
+        let number = u16::try_from(page.number).ok();
+        let bucket = || self.buckets.get(&page.bucket_ref());
+        match page.kind {
+            Kind::Meta => Some(encode_meta(&self.meta())),
+            Kind::Item => self.items.get(&(page.home, page.item)).map(settle::encode_item),
+            Kind::Adjustments => {
+                self.items.get(&(page.home, page.item))?.encode_adjustments(page.number)
+            }
+            Kind::Bucket => bucket().map(Bucket::encode_page),
+            Kind::Pairs => bucket()?.encode_pairs(number?),
+            Kind::Floors => bucket()?.encode_floors(number?),
+            Kind::Records => bucket()?.encode_records(page.slot, page.number),
+        }
+    }
+
+    fn view(
+        &self,
+        item: &Item,
+        bucket: &Bucket,
+        slot: u16,
+        sequence: u64,
+        record: &Record,
+    ) -> HoldView {
+        let mut id = HoldId {
+            home: bucket.key.home,
+            item: bucket.key.item,
+            region: bucket.stock.region,
+            bucket: bucket.key.bucket,
+            slot,
+            sequence,
+            tag: 0,
+        };
+        id.tag = id.tag_of(&self.books.settings.tag_key);
+        let extends_used = u32::from(record.extends_used);
+        HoldView {
+            id,
+            name: item.record.name.clone(),
+            region: item.region_name(bucket.stock.region).to_owned(),
+            buyer: record.buyer().map(str::to_owned),
+            state: match record.standing_at(self.books.now.0) {
+                Standing::Held => HoldState::Held,
+                Standing::Sold => HoldState::Sold,
+                Standing::Released | Standing::Voided => HoldState::Released,
+                Standing::Expired => HoldState::Expired,
+                Standing::Returned => HoldState::Returned,
+            },
+            quantity: record.quantity,
+            sold: record.sold,
+            placed_at: UnixMs(record.placed_at),
+            expires_at: UnixMs(record.expires_at),
+            now: self.books.now,
+            extends_left: record.rules.extends_max().saturating_sub(extends_used),
+            revision: record.revision,
+            reference: record.reference().map(str::to_owned),
+        }
+    }
+
+    fn answer_hold(
+        &self,
+        item: ItemKey,
+        bucket: BucketRef,
+        slot: u16,
+        sequence: u64,
+        replayed: bool,
+    ) -> Answer {
+        let found = self.items.get(&item).zip(self.buckets.get(&bucket));
+        let found =
+            found.and_then(|(item, bucket)| Some((item, bucket, bucket.record(slot, sequence)?)));
+        match found {
+            Some((item, bucket, record)) => {
+                Answer::Hold { hold: self.view(item, bucket, slot, sequence, record), replayed }
+            }
+            None => Answer::Refused(Refusal::HoldNotFound),
+        }
+    }
+}
+
+fn encode_meta(meta: &Meta) -> Vec<u8> {
+    let mut page = vec![PAGE_VERSION];
+    item::encode(meta, &mut page);
+    page
 }
 
 /// Counts for metrics.
@@ -183,6 +432,6 @@ pub struct Figures {
 }
 
 /// Returns the home shard of an item.
-pub fn home_shard(_name: &ItemName, _shards: u16) -> ShardId {
-    todo!("ledger helper")
+pub fn home_shard(name: &ItemName, shards: u16) -> ShardId {
+    receipts::home_of(name, shards)
 }

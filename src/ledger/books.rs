@@ -1,0 +1,71 @@
+//! What every change of a ledger goes through: ledger time, the digest, the dirty pages, and the
+//! orders in which deadlines and receipts fall due.
+//!
+//! Promises: an entry's changes are settled once, at its end (`settle.rs`), for what it touched.
+
+use std::collections::BTreeSet;
+
+use super::digest::{self, Digest};
+use super::ids::{LogIndex, ShardId, UnixMs};
+use super::item::ItemKey;
+use super::page::{PageId, Pages};
+use super::{BucketRef, Settings};
+
+/// The ledger's bookkeeping.
+#[derive(Debug)]
+pub(super) struct Books {
+    /// Whose ledger it is.
+    pub(super) shard: ShardId,
+    /// What all replicas agree on.
+    pub(super) settings: Settings,
+    /// Ledger time.
+    pub(super) now: UnixMs,
+    /// The index of the entry applied last, or being applied.
+    pub(super) index: LogIndex,
+    /// Dirty pages.
+    pub(super) pages: Pages,
+    /// The digest.
+    pub(super) digest: Digest,
+    /// Buckets by the earliest deadline of a live hold.
+    pub(super) due: BTreeSet<(u64, BucketRef)>,
+    /// Buckets by the moment at which something may be forgotten.
+    pub(super) forget: BTreeSet<(u64, BucketRef)>,
+    /// Buckets that this entry has changed.
+    pub(super) touched_buckets: Vec<BucketRef>,
+    /// Items that this entry has changed.
+    pub(super) touched_items: Vec<ItemKey>,
+    /// Holds that this entry has swept.
+    pub(super) swept: u32,
+    /// Holds that expired since the ledger was loaded.
+    pub(super) expired: u64,
+    scratch: Vec<u8>,
+}
+
+impl Books {
+    /// The books of an empty ledger.
+    pub(super) fn new(shard: ShardId, settings: Settings) -> Books {
+        Books {
+            shard,
+            settings,
+            now: UnixMs(0),
+            index: LogIndex(0),
+            pages: Pages::new(),
+            digest: Digest::default(),
+            due: BTreeSet::new(),
+            forget: BTreeSet::new(),
+            touched_buckets: Vec::new(),
+            touched_items: Vec::new(),
+            swept: 0,
+            expired: 0,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Hash of one record: its name and what `encode` appends.
+    pub(super) fn hash(&mut self, name: PageId, encode: impl FnOnce(&mut Vec<u8>)) -> u128 {
+        self.scratch.clear();
+        self.scratch.extend_from_slice(&name.bytes());
+        encode(&mut self.scratch);
+        digest::hash(&self.scratch)
+    }
+}

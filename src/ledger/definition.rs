@@ -1,0 +1,420 @@
+//! Items at their home shard: define, adjust, pause, resume, close, retire.
+//!
+//! Promises: defining never resets a counter; the total changes only together with bucket 0's
+//! received or written-off count; a retired item's number is never given again.
+//!
+//! Closing is final: a closed item is not opened or paused again (`ItemClosed`). A closed item that
+//! a broken law paused is told `Open` to end that pause, and stays closed.
+
+use std::collections::BTreeMap;
+
+use super::answer::{Answer, BucketPlacement, Refusal};
+use super::bounds::{self, Decided, invalid, refuse};
+use super::bucket::{Bucket, Counters};
+use super::command::{Adjust, Change, Define, Mode, RegionPlan, Retire, SetMode};
+use super::ids::{BucketId, ItemNumber, QUANTITY_MAX, RegionOrdinal};
+use super::item::{
+    self, ADJUSTMENTS_PER_PAGE, Adjustment, Home, Item, ItemKey, ItemRecord, Region,
+};
+use super::page::{Kind, PAGE_VERSION, PageId};
+use super::{BucketRef, Demand, Ledger, encoding};
+
+/// The region of an item that names none.
+const DEFAULT_REGION: &str = "default";
+/// Old receipts of adjustments that one adjustment forgets.
+const ADJUSTMENTS_FORGOTTEN: usize = 4;
+
+/// What a definition will do.
+#[derive(Debug, Clone)]
+pub(super) enum DefinePlan {
+    Create { region: String, plan: RegionPlan },
+    Change(ItemKey),
+}
+
+/// What an adjustment will do.
+#[derive(Debug, Clone)]
+pub(super) struct AdjustPlan {
+    item: ItemKey,
+    raise: u64,
+    lower: u64,
+    pub(super) demand: Demand,
+}
+
+fn first_bucket(item: ItemKey) -> BucketRef {
+    BucketRef { home: item.0, item: item.1, bucket: BucketId(0) }
+}
+
+impl Ledger {
+    fn answer_item(&self, key: ItemKey, created: bool, replayed: bool) -> Answer {
+        match self.items.get(&key).and_then(|item| item.view(key)) {
+            Some(item) => Answer::Item { item: Box::new(item), created, replayed },
+            None => Answer::Refused(Refusal::ItemNotFound),
+        }
+    }
+
+    pub(super) fn judge_define(&self, define: &Define) -> Decided<DefinePlan> {
+        bounds::definition(&define.definition)?;
+        if let Some(total) = define.total {
+            bounds::stock("total", total)?;
+        }
+        let found = match self.item_at_home(&define.name) {
+            Ok(found) => Some(found),
+            Err(answer) if *answer == Answer::Refused(Refusal::ItemNotFound) => None,
+            Err(answer) => return Err(answer),
+        };
+        let Some((key, item)) = found else { return self.judge_create(define) };
+        let record = &item.record;
+        if define.if_revision.is_some_and(|read| read != record.revision) {
+            return refuse(Refusal::RevisionMismatch { revision: record.revision });
+        }
+        let Some(home) = &record.home else { return refuse(Refusal::NotOwner) };
+        if define.total.is_some_and(|total| total != home.total) {
+            return refuse(Refusal::UseAdjustments { total: home.total });
+        }
+        if !define.regions.is_empty() && define.regions != home.plans {
+            return invalid("regions", "cannot be changed in this version");
+        }
+        if define.definition == record.definition {
+            return Err(Box::new(self.answer_item(key, false, true)));
+        }
+        Ok(DefinePlan::Change(key))
+    }
+
+    fn judge_create(&self, define: &Define) -> Decided<DefinePlan> {
+        if define.if_revision.is_some() {
+            return refuse(Refusal::RevisionMismatch { revision: 0 });
+        }
+        let Some(total) = define.total else {
+            return invalid("total", "is needed to create an item");
+        };
+        let (region, plan) = single_region(&define.regions, total)?;
+        Ok(DefinePlan::Create { region, plan })
+    }
+
+    pub(super) fn define(&mut self, define: &Define) -> Answer {
+        match self.judge_define(define) {
+            Err(answer) => *answer,
+            Ok(DefinePlan::Change(key)) => {
+                self.touch_item(key);
+                if let Some(item) = self.items.get_mut(&key) {
+                    item.define(define.definition.clone());
+                    item.revise();
+                }
+                self.answer_item(key, false, false)
+            }
+            Ok(DefinePlan::Create { region, plan }) => {
+                let key = self.create(define, region, plan);
+                self.answer_item(key, true, false)
+            }
+        }
+    }
+
+    fn create(&mut self, define: &Define, region: String, plan: RegionPlan) -> ItemKey {
+        let shard = self.books.shard;
+        let key: ItemKey = (shard, ItemNumber(self.next_item));
+        self.next_item = self.next_item.saturating_add(1);
+        let ordinal = RegionOrdinal(0);
+        let record = ItemRecord {
+            name: define.name.clone(),
+            definition: define.definition.clone(),
+            revision: 1,
+            mode: Mode::Open,
+            invariant_broken: false,
+            retired: false,
+            lifetime_ms_ever: define.definition.rules.lifetime_ms_max,
+            regions: vec![Region { ordinal, name: region.clone(), default: true }],
+            created_at: self.books.now,
+            home: Some(Home {
+                total: plan.quota,
+                plans: BTreeMap::from([(region, plan)]),
+                layout: vec![BucketPlacement { bucket: BucketId(0), shard, region: ordinal }],
+                next_adjustment: 0,
+            }),
+        };
+        self.add_item(key, record);
+        let stock = Counters {
+            region: ordinal,
+            place: (0, 1),
+            floor: plan.floor,
+            received: plan.quota,
+            available: plan.quota,
+            credits: plan.quota,
+            ..Counters::default()
+        };
+        self.add_bucket(first_bucket(key), stock);
+        key
+    }
+
+    /// Adds an item under its name.
+    pub(super) fn add_item(&mut self, key: ItemKey, record: ItemRecord) {
+        let page = PageId::of_item(Kind::Item, key, 0);
+        self.books.pages.touch(page, || None);
+        self.names.insert(record.name.clone(), key);
+        let mut item = Item::new(record);
+        item.touched = true;
+        self.books.touched_items.push(key);
+        self.items.insert(key, item);
+    }
+
+    /// Adds a bucket.
+    pub(super) fn add_bucket(&mut self, key: BucketRef, stock: Counters) {
+        let page = PageId::of_bucket(Kind::Bucket, key, 0, 0);
+        self.books.pages.touch(page, || None);
+        let mut bucket = Bucket::new(key, stock, self.books.settings.slots);
+        bucket.touched = true;
+        self.books.touched_buckets.push(key);
+        self.buckets.insert(key, bucket);
+    }
+
+    pub(super) fn judge_adjust(&self, adjust: &Adjust) -> Decided<AdjustPlan> {
+        bounds::name("key", &adjust.key)?;
+        bounds::reason(&adjust.reason)?;
+        match adjust.change {
+            Change::Raise(units) | Change::Lower(units) => bounds::quantity("delta", units)?,
+            Change::Set { total, .. } => bounds::stock("set_total", total)?,
+        }
+        let (key, item) = self.item_at_home(&adjust.name)?;
+        let Some(home) = &item.record.home else { return refuse(Refusal::NotOwner) };
+        let known = item.keys.get(&adjust.key).and_then(|number| item.adjustments.get(number));
+        if let Some(known) = known {
+            return match adjustment_differs(adjust, known) {
+                Some(field) => refuse(Refusal::KeyReused { field: field.to_owned() }),
+                None => Err(Box::new(self.answer_item(key, false, true))),
+            };
+        }
+        let (raise, lower) = match adjust.change {
+            Change::Raise(units) => (units, 0),
+            Change::Lower(units) => (0, units),
+            Change::Set { if_revision, .. } if if_revision != item.record.revision => {
+                return refuse(Refusal::RevisionMismatch { revision: item.record.revision });
+            }
+            Change::Set { total, .. } => {
+                (total.saturating_sub(home.total), home.total.saturating_sub(total))
+            }
+        };
+        let Some(bucket) = self.buckets.get(&first_bucket(key)) else {
+            return refuse(Refusal::NotOwner);
+        };
+        let (now, stock) = (self.books.now.0, &bucket.stock);
+        let beyond = home.total.saturating_add(raise) > QUANTITY_MAX;
+        if beyond || stock.received.checked_add(raise).is_none() {
+            return invalid("delta", "the total must stay at most 9007199254740991");
+        }
+        let free = bucket.free(now);
+        if free < lower {
+            return refuse(Refusal::StockCommitted {
+                needed: lower,
+                available: free,
+                held: bucket.live(now),
+                sold: stock.sold,
+            });
+        }
+        let demand = Demand {
+            bucket: (lower > 0).then_some(bucket.key),
+            quantity: lower,
+            free: if lower > 0 { free } else { 0 },
+            buyer: None,
+        };
+        Ok(AdjustPlan { item: key, raise, lower, demand })
+    }
+
+    pub(super) fn adjust(&mut self, adjust: &Adjust) -> Answer {
+        let AdjustPlan { item: key, raise, lower, .. } = match self.judge_adjust(adjust) {
+            Ok(plan) => plan,
+            Err(answer) => return *answer,
+        };
+        if let Some(bucket) = self.buckets.get_mut(&first_bucket(key)) {
+            bucket.make_room(lower, &mut self.books);
+            bucket.touch(&mut self.books);
+            let super::bucket::Bucket { stock, fault, .. } = bucket;
+            super::bucket::shift(&mut stock.available, raise, lower, fault);
+            stock.received = stock.received.saturating_add(raise);
+            stock.credits = stock.credits.saturating_add(raise);
+            stock.written_off = stock.written_off.saturating_add(lower);
+        }
+        self.touch_item(key);
+        if let Some(item) = self.items.get_mut(&key) {
+            if raise > 0 || lower > 0 {
+                item.revise();
+            }
+            if let Some(home) = &mut item.record.home {
+                home.total = home.total.saturating_add(raise).saturating_sub(lower);
+            }
+        }
+        self.remember_adjustment(key, adjust);
+        self.answer_item(key, false, false)
+    }
+
+    fn remember_adjustment(&mut self, key: ItemKey, adjust: &Adjust) {
+        let (now, retention) = (self.books.now, self.books.settings.receipt_retention_ms);
+        let Some(item) = self.items.get_mut(&key) else { return };
+        let keep_ms = item.record.lifetime_ms_ever.saturating_add(retention);
+        let over = |old: &&u64| {
+            let at = item.adjustments.get(old).map_or(0, |adjustment| adjustment.at.0);
+            at.saturating_add(keep_ms) <= now.0
+        };
+        let old: Vec<u64> =
+            item.adjustments.keys().take(ADJUSTMENTS_FORGOTTEN).filter(over).copied().collect();
+        for number in old {
+            self.set_adjustment(key, number, None);
+        }
+        let Some(home) = self.items.get_mut(&key).and_then(|item| item.record.home.as_mut()) else {
+            return;
+        };
+        let number = home.next_adjustment;
+        home.next_adjustment = number.saturating_add(1);
+        let Adjust { key: adjust_key, change, reason, .. } = adjust.clone();
+        let receipt = Adjustment { key: adjust_key, change, reason, at: now };
+        self.set_adjustment(key, number, Some(receipt));
+    }
+
+    /// Writes or forgets the receipt of an adjustment.
+    pub(super) fn set_adjustment(
+        &mut self,
+        key: ItemKey,
+        number: u64,
+        receipt: Option<Adjustment>,
+    ) {
+        let Ledger { items, books, .. } = self;
+        let Some(item) = items.get_mut(&key) else { return };
+        let page = number / ADJUSTMENTS_PER_PAGE;
+        let name = PageId::of_item(Kind::Adjustments, key, page);
+        books.pages.touch(name, || item.encode_adjustments(page));
+        let name = PageId::of_item(Kind::Adjustments, key, number);
+        let new = match &receipt {
+            Some(receipt) => books.hash(name, |out| item::encode(receipt, out)),
+            None => 0,
+        };
+        let was = item.adjustments.remove(&number);
+        if let Some(was) = was {
+            item.keys.remove(&was.key);
+            let old = books.hash(name, |out| item::encode(&was, out));
+            books.digest.exchange(old, 0);
+        }
+        books.digest.exchange(0, new);
+        if let Some(receipt) = receipt {
+            item.keys.insert(receipt.key.clone(), number);
+            item.adjustments.insert(number, receipt);
+        }
+    }
+
+    pub(super) fn judge_mode(&self, set: &SetMode) -> Decided<ItemKey> {
+        let (key, item) = self.item_at_home(&set.name)?;
+        let record = &item.record;
+        if record.invariant_broken && set.mode == Mode::Open {
+            return Ok(key);
+        }
+        if record.mode == set.mode {
+            return Err(Box::new(self.answer_item(key, false, true)));
+        }
+        if record.mode == Mode::Closed {
+            return refuse(Refusal::ItemClosed);
+        }
+        Ok(key)
+    }
+
+    pub(super) fn set_mode(&mut self, set: &SetMode) -> Answer {
+        let key = match self.judge_mode(set) {
+            Ok(key) => key,
+            Err(answer) => return *answer,
+        };
+        self.touch_item(key);
+        if let Some(item) = self.items.get_mut(&key) {
+            if set.mode == Mode::Open {
+                item.record.invariant_broken = false;
+            }
+            if item.record.mode != Mode::Closed {
+                item.record.mode = set.mode;
+            }
+            item.revise();
+        }
+        self.answer_item(key, false, false)
+    }
+
+    pub(super) fn judge_retire(&self, retire: &Retire) -> Decided<ItemKey> {
+        let (key, item) = self.item_at_home(&retire.name)?;
+        let now = self.books.now.0;
+        let held = self.buckets_of(key).fold(0_u64, |sum, b| sum.saturating_add(b.live(now)));
+        if held > 0 {
+            return refuse(Refusal::OpenHolds { held });
+        }
+        let elsewhere = item.record.home.as_ref().is_none_or(|home| home.layout.len() != 1)
+            || self.buckets_of(key).any(|bucket| !bucket.pairs.is_empty());
+        if elsewhere {
+            return invalid("item", "an item with several buckets is not deleted in this version");
+        }
+        Ok(key)
+    }
+
+    pub(super) fn retire(&mut self, retire: &Retire) -> Answer {
+        let key = match self.judge_retire(retire) {
+            Ok(key) => key,
+            Err(answer) => return *answer,
+        };
+        self.touch_item(key);
+        self.names.remove(&retire.name);
+        if let Some(item) = self.items.get_mut(&key) {
+            item.record.retired = true;
+        }
+        let buckets: Vec<BucketRef> = self.buckets_of(key).map(|bucket| bucket.key).collect();
+        for bucket in buckets {
+            self.schedule_forgetting(bucket);
+        }
+        Answer::Retired { item: key.1 }
+    }
+}
+
+impl Item {
+    /// One page of receipts: (number in the page, length, bytes) of each.
+    pub(super) fn encode_adjustments(&self, page: u64) -> Option<Vec<u8>> {
+        let first = page.saturating_mul(ADJUSTMENTS_PER_PAGE);
+        let last = first.saturating_add(ADJUSTMENTS_PER_PAGE.saturating_sub(1));
+        let mut out = vec![PAGE_VERSION];
+        let mut bytes = Vec::new();
+        for (number, receipt) in self.adjustments.range(first..=last) {
+            bytes.clear();
+            item::encode(receipt, &mut bytes);
+            encoding::put_u64(&mut out, number % ADJUSTMENTS_PER_PAGE);
+            encoding::put_bytes(&mut out, &bytes);
+        }
+        (out.len() > 1).then_some(out)
+    }
+}
+
+/// This version gives an item one region of one bucket.
+fn single_region(
+    regions: &BTreeMap<String, RegionPlan>,
+    total: u64,
+) -> Decided<(String, RegionPlan)> {
+    let Some((region, plan)) = regions.first_key_value() else {
+        let plan = RegionPlan { quota: total, floor: 0, buckets: 1 };
+        return Ok((DEFAULT_REGION.to_owned(), plan));
+    };
+    if regions.len() > 1 {
+        return invalid("regions", "more than one region is not in this version");
+    }
+    bounds::name("regions", region)?;
+    let field = |part: &str| format!("regions.{region}.{part}");
+    if plan.buckets != 1 {
+        return invalid(&field("buckets"), "must be 1: more is not in this version");
+    }
+    if plan.quota != total {
+        return invalid(&field("quota"), "the quotas must sum to the total");
+    }
+    if plan.floor > plan.quota {
+        return invalid(&field("floor"), "must be at most the quota");
+    }
+    Ok((region.clone(), *plan))
+}
+
+fn adjustment_differs(adjust: &Adjust, known: &Adjustment) -> Option<&'static str> {
+    let differing = |field| (adjust.change != known.change).then_some(field);
+    let change = match (adjust.change, known.change) {
+        (Change::Set { total, .. }, Change::Set { total: was, .. }) if total == was => {
+            differing("if_revision")
+        }
+        (Change::Set { .. }, _) => differing("set_total"),
+        (Change::Raise(_) | Change::Lower(_), _) => differing("delta"),
+    };
+    change.or((adjust.reason != known.reason).then_some("reason"))
+}

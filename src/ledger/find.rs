@@ -1,0 +1,302 @@
+//! Reads: every answer is of one applied index and of applied ledger time.
+//!
+//! Promises: a hold reads expired exactly when its units read available. Never changes anything.
+
+use std::ops::Bound;
+
+use super::answer::{HoldState, PauseReason};
+use super::bucket::Bucket;
+use super::command::{KeyScope, Mode};
+use super::escrow::in_transit;
+use super::hold::HoldId;
+use super::ids::{ItemName, UnixMs};
+use super::item::{Item, ItemKey};
+use super::query::{
+    Audit, Availability, BucketAudit, BucketStock, Found, Query, Receipt, SoldOutItem,
+};
+use super::receipts::slot_of;
+use super::record::{Record, Standing};
+use super::settle::law_holds;
+use super::{BucketId, Ledger};
+
+/// The most holds or items of one answer.
+const ANSWERS_MAX: usize = 1_000;
+
+impl Ledger {
+    pub(super) fn find(&self, query: &Query) -> Found {
+        match query {
+            Query::Hold { id, tenant } => {
+                self.hold_view(id, tenant).map_or(Found::NotFound, Found::Hold)
+            }
+            Query::Receipt(scope) => self.find_receipt(scope),
+            Query::Item(name) => self
+                .named(name)
+                .and_then(|(key, item)| item.view(key))
+                .map_or(Found::NotFound, |item| Found::Item(Box::new(item))),
+            Query::Items { tenant, after, limit } => {
+                self.find_items(tenant, after.as_deref(), *limit)
+            }
+            Query::Availability(name) => self
+                .named(name)
+                .map_or(Found::NotFound, |(key, item)| self.find_availability(key, item)),
+            Query::Audit(name) => {
+                self.named(name).map_or(Found::NotFound, |(key, item)| self.find_audit(key, item))
+            }
+            Query::Holds { name, buyer, state, after, limit } => {
+                let wanted = Wanted { buyer: buyer.as_deref(), state: *state };
+                self.find_holds(name, &wanted, after.as_ref(), *limit)
+            }
+            Query::SoldOut { tenant } => self.find_sold_out(tenant),
+        }
+    }
+
+    fn named(&self, name: &ItemName) -> Option<(ItemKey, &Item)> {
+        let key = self.names.get(name)?;
+        Some((*key, self.items.get(key)?))
+    }
+
+    fn find_receipt(&self, scope: &KeyScope) -> Found {
+        let KeyScope { name, region, buyer, key } = scope;
+        let Ok((spot, item, bucket)) = self.spot(name, region.as_deref(), buyer.as_deref(), key)
+        else {
+            return Found::NotFound;
+        };
+        let found = spot
+            .sequence
+            .and_then(|sequence| Some((sequence, bucket.record(spot.slot, sequence)?)));
+        Found::Receipt(match found {
+            None => Receipt::Unknown,
+            Some((_, record)) if record.standing == Standing::Voided => Receipt::Voided,
+            Some((sequence, record)) => {
+                Receipt::Committed(self.view(item, bucket, spot.slot, sequence, record))
+            }
+        })
+    }
+
+    /// A tenant's items on this shard from `after` on, by name.
+    fn tenants_items<'a>(
+        &'a self,
+        tenant: &'a str,
+        after: Option<&str>,
+    ) -> impl Iterator<Item = (ItemKey, &'a Item)> {
+        let name = |item: &str| ItemName { tenant: tenant.to_owned(), item: item.to_owned() };
+        let from = match after {
+            Some(after) => Bound::Excluded(name(after)),
+            None => Bound::Included(name("")),
+        };
+        self.names
+            .range((from, Bound::Unbounded))
+            .take_while(move |(name, _)| name.tenant == tenant)
+            .filter_map(|(_, key)| Some((*key, self.items.get(key)?)))
+    }
+
+    fn find_items(&self, tenant: &str, after: Option<&str>, limit: u32) -> Found {
+        let items = self.tenants_items(tenant, after).filter_map(|(key, item)| item.view(key));
+        Found::Items(items.take(bounded(limit)).collect())
+    }
+
+    fn find_availability(&self, key: ItemKey, item: &Item) -> Found {
+        let now = self.books.now.0;
+        let buckets = self.buckets_of(key).map(|bucket| BucketStock {
+            bucket: bucket.key.bucket,
+            region: item.region_name(bucket.stock.region).to_owned(),
+            available: bucket.free(now),
+            held: bucket.live(now),
+            sold: bucket.stock.sold,
+            in_transit_out: in_transit(bucket),
+        });
+        Found::Availability(Availability {
+            number: key.1,
+            total: item.record.home.as_ref().map(|home| home.total),
+            mode: item.record.mode,
+            invariant_broken: item.record.invariant_broken,
+            opens_at: item.record.definition.opens_at,
+            closes_at: item.record.definition.closes_at,
+            buckets: buckets.collect(),
+            as_of: self.books.now,
+        })
+    }
+
+    fn find_audit(&self, key: ItemKey, item: &Item) -> Found {
+        Found::Audit(Audit {
+            number: key.1,
+            total: item.record.home.as_ref().map(|home| home.total),
+            buckets: self.buckets_of(key).map(|bucket| self.audit(item, bucket)).collect(),
+            as_of: self.books.now,
+            applied: self.books.index.0,
+        })
+    }
+
+    /// One bucket's sums, counted anew from its records.
+    fn audit(&self, item: &Item, bucket: &Bucket) -> BucketAudit {
+        let UnixMs(now) = self.books.now;
+        let (mut held, mut due, mut sold) = (0_u64, 0_u64, 0_u64);
+        for record in bucket.slots.iter().flatten().flat_map(|slot| slot.records_from(0)) {
+            let open = record.1.open();
+            held = held.saturating_add(open);
+            due = due.saturating_add(if record.1.is_due(now) { open } else { 0 });
+            sold = sold.saturating_add(record.1.sold);
+        }
+        let stock = &bucket.stock;
+        let counted = held == stock.held
+            && due == bucket.due(now)
+            && sold.saturating_add(stock.sold_forgotten) == stock.sold;
+        let pairs = |units: fn(&super::bucket::Pair) -> u64| {
+            bucket
+                .pairs
+                .iter()
+                .map(move |(peer, pair)| (BucketId(*peer), units(pair)))
+                .filter(|(_, units)| *units > 0)
+                .collect()
+        };
+        BucketAudit {
+            bucket: bucket.key.bucket,
+            region: item.region_name(stock.region).to_owned(),
+            received: stock.received,
+            accepted: pairs(|pair| pair.accepted),
+            available: stock.available,
+            held: stock.held,
+            due: bucket.due(now),
+            sold: stock.sold,
+            written_off: stock.written_off,
+            sent: pairs(|pair| pair.sent),
+            held_counted: held,
+            sold_counted: sold,
+            sold_forgotten: stock.sold_forgotten,
+            holds: counted && law_holds(bucket, item),
+        }
+    }
+
+    fn find_holds(
+        &self,
+        name: &ItemName,
+        wanted: &Wanted<'_>,
+        after: Option<&HoldId>,
+        limit: u32,
+    ) -> Found {
+        let Some((key, item)) = self.named(name) else { return Found::NotFound };
+        let limit = bounded(limit);
+        let mut buckets: Vec<&Bucket> = self.buckets_of(key).collect();
+        buckets.sort_by_key(|bucket| (bucket.stock.region, bucket.key.bucket));
+        let mut holds = Vec::new();
+        for bucket in buckets {
+            let place = (bucket.key.home, bucket.key.item, bucket.stock.region, bucket.key.bucket);
+            let (slot, sequence) = match after {
+                Some(after) => {
+                    let gone = (after.home, after.item, after.region, after.bucket);
+                    match gone.cmp(&place) {
+                        std::cmp::Ordering::Greater => continue,
+                        std::cmp::Ordering::Equal => (after.slot, after.sequence.saturating_add(1)),
+                        std::cmp::Ordering::Less => (0, 0),
+                    }
+                }
+                None => (0, 0),
+            };
+            for (slot, sequence, record) in wanted.records(bucket, slot, sequence, self) {
+                if holds.len() == limit {
+                    return Found::Holds { holds, more: true };
+                }
+                holds.push(self.view(item, bucket, slot, sequence, record));
+            }
+        }
+        Found::Holds { holds, more: false }
+    }
+
+    fn find_sold_out(&self, tenant: &str) -> Found {
+        let now = self.books.now.0;
+        let sold_out = self.tenants_items(tenant, None).filter_map(|(key, item)| {
+            let (mut free, mut live) = (0_u64, 0_u64);
+            for bucket in self.buckets_of(key) {
+                free = free.saturating_add(bucket.free(now));
+                live = live.saturating_add(bucket.live(now));
+            }
+            let closed = item.record.mode == Mode::Closed;
+            let paused = if item.record.invariant_broken {
+                Some(PauseReason::Invariant)
+            } else {
+                (item.record.mode == Mode::Paused).then_some(PauseReason::Operator)
+            };
+            (free == 0 || closed || paused.is_some()).then(|| SoldOutItem {
+                item: item.record.name.item.clone(),
+                number: key.1,
+                paused,
+                may_return: !closed && live > 0,
+            })
+        });
+        Found::SoldOut(sold_out.collect())
+    }
+
+    /// Every page there is.
+    pub(super) fn all_pages(&self) -> std::collections::BTreeSet<super::page::PageId> {
+        use super::bucket::{FLOORS_PER_PAGE, PAIRS_PER_PAGE};
+        use super::page::{Kind, PageId};
+        let mut pages = std::collections::BTreeSet::from([PageId::META]);
+        for (key, item) in &self.items {
+            pages.insert(PageId::of_item(Kind::Item, *key, 0));
+            for number in item.adjustments.keys() {
+                let number = number / super::item::ADJUSTMENTS_PER_PAGE;
+                pages.insert(PageId::of_item(Kind::Adjustments, *key, number));
+            }
+        }
+        for (key, bucket) in &self.buckets {
+            let page = |kind, slot, number| PageId::of_bucket(kind, *key, slot, number);
+            pages.insert(page(Kind::Bucket, 0, 0));
+            for peer in bucket.pairs.keys() {
+                pages.insert(page(Kind::Pairs, 0, u64::from(peer / PAIRS_PER_PAGE)));
+            }
+            for (number, slot) in (0_u16..).zip(&bucket.slots) {
+                let Some(slot) = slot else { continue };
+                if slot.floor > 1 {
+                    pages.insert(page(Kind::Floors, 0, u64::from(number / FLOORS_PER_PAGE)));
+                }
+                pages.extend(slot.chunks.keys().map(|chunk| page(Kind::Records, number, *chunk)));
+            }
+        }
+        pages
+    }
+}
+
+/// Which holds a list is about.
+struct Wanted<'a> {
+    buyer: Option<&'a str>,
+    state: Option<HoldState>,
+}
+
+impl Wanted<'_> {
+    /// The records that it names, from one on, in order. A buyer's are all in one slot.
+    fn records<'b>(
+        &'b self,
+        bucket: &'b Bucket,
+        from: u16,
+        sequence: u64,
+        ledger: &'b Ledger,
+    ) -> impl Iterator<Item = (u16, u64, &'b Record)> {
+        let slots = ledger.books.settings.slots;
+        let only = self.buyer.map(|buyer| slot_of(buyer, slots));
+        (from..slots)
+            .filter(move |slot| only.is_none_or(|only| only == *slot))
+            .filter_map(move |number| Some((number, bucket.slot(number)?)))
+            .flat_map(move |(number, slot)| {
+                let first = if number == from { sequence } else { 0 };
+                slot.records_from(first).map(move |(sequence, record)| (number, sequence, record))
+            })
+            .filter(move |(_, _, record)| self.names(record, ledger.books.now.0))
+    }
+
+    fn names(&self, record: &Record, now: u64) -> bool {
+        let state = match record.standing_at(now) {
+            Standing::Held => HoldState::Held,
+            Standing::Sold => HoldState::Sold,
+            Standing::Released => HoldState::Released,
+            Standing::Expired => HoldState::Expired,
+            Standing::Returned => HoldState::Returned,
+            Standing::Voided => return false,
+        };
+        self.state.is_none_or(|wanted| wanted == state)
+            && self.buyer.is_none_or(|buyer| record.buyer() == Some(buyer))
+    }
+}
+
+fn bounded(limit: u32) -> usize {
+    usize::try_from(limit).unwrap_or(ANSWERS_MAX).min(ANSWERS_MAX)
+}

@@ -1,0 +1,179 @@
+//! An item as one shard knows it: its definition, and on the home shard its total, its layout and
+//! the receipts of its adjustments.
+//!
+//! Invariants: `rules` and `keys` say what the record and the adjustments say; a retired item has
+//! no name. Never counts units: that is its buckets' part.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bincode::Options;
+use serde::{Deserialize, Serialize};
+
+use super::answer::{BucketPlacement, ItemView};
+use super::command::{Change, Definition, Mode, RegionPlan};
+use super::ids::{ItemName, ItemNumber, RegionOrdinal, ShardId, UnixMs};
+use super::record::RuleSet;
+
+/// An item as a shard names it: the home shard gave the number.
+pub(super) type ItemKey = (ShardId, ItemNumber);
+
+/// Receipts of adjustments a page.
+pub(super) const ADJUSTMENTS_PER_PAGE: u64 = 16;
+
+/// What is written of an item.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct ItemRecord {
+    /// Its name.
+    pub(super) name: ItemName,
+    /// The definition from now on.
+    pub(super) definition: Definition,
+    /// Changes with every definition, total or mode.
+    pub(super) revision: u64,
+    /// What its buyers may do.
+    pub(super) mode: Mode,
+    /// Whether a law was found broken.
+    pub(super) invariant_broken: bool,
+    /// Deleted: its name is free, and its records are being erased.
+    pub(super) retired: bool,
+    /// The greatest lifetime that any of its holds was ever allowed, in ms.
+    pub(super) lifetime_ms_ever: u64,
+    /// Its regions, as far as this shard knows them.
+    pub(super) regions: Vec<Region>,
+    /// Ledger time of its creation here.
+    pub(super) created_at: UnixMs,
+    /// What only the home shard knows.
+    pub(super) home: Option<Home>,
+}
+
+/// A region's name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Region {
+    pub(super) ordinal: RegionOrdinal,
+    pub(super) name: String,
+    pub(super) default: bool,
+}
+
+/// The home shard's part.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Home {
+    /// Units that exist.
+    pub(super) total: u64,
+    /// Regions as they were planned.
+    pub(super) plans: BTreeMap<String, RegionPlan>,
+    /// Where its buckets live.
+    pub(super) layout: Vec<BucketPlacement>,
+    /// The number of the next adjustment's receipt.
+    pub(super) next_adjustment: u64,
+}
+
+/// The receipt of an adjustment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Adjustment {
+    pub(super) key: String,
+    pub(super) change: Change,
+    pub(super) reason: String,
+    pub(super) at: UnixMs,
+}
+
+/// An item with what is derived from it.
+#[derive(Debug)]
+pub(super) struct Item {
+    /// What is written.
+    pub(super) record: ItemRecord,
+    /// The rules of holds placed from now on.
+    pub(super) rules: Arc<RuleSet>,
+    /// Receipts of adjustments by number.
+    pub(super) adjustments: BTreeMap<u64, Adjustment>,
+    /// Receipts of adjustments by key.
+    pub(super) keys: BTreeMap<String, u64>,
+    /// Hash of the record as the digest has it.
+    pub(super) hashed: u128,
+    /// Whether this entry has changed it.
+    pub(super) touched: bool,
+}
+
+impl Item {
+    /// An item of this record.
+    pub(super) fn new(record: ItemRecord) -> Item {
+        let rules = rules_of(&record.definition);
+        Item {
+            record,
+            rules,
+            adjustments: BTreeMap::new(),
+            keys: BTreeMap::new(),
+            hashed: 0,
+            touched: false,
+        }
+    }
+
+    /// The region of this name, or the default one.
+    pub(super) fn region(&self, name: Option<&str>) -> Option<&Region> {
+        self.record.regions.iter().find(|region| match name {
+            Some(name) => region.name == name,
+            None => region.default,
+        })
+    }
+
+    /// The name of a region.
+    pub(super) fn region_name(&self, ordinal: RegionOrdinal) -> &str {
+        let found = self.record.regions.iter().find(|region| region.ordinal == ordinal);
+        found.map_or("", |region| region.name.as_str())
+    }
+
+    /// Takes a definition.
+    pub(super) fn define(&mut self, definition: Definition) {
+        self.rules = rules_of(&definition);
+        self.record.lifetime_ms_ever =
+            self.record.lifetime_ms_ever.max(definition.rules.lifetime_ms_max);
+        self.record.definition = definition;
+    }
+
+    /// Counts a change.
+    pub(super) fn revise(&mut self) {
+        self.record.revision = self.record.revision.saturating_add(1);
+    }
+
+    /// As callers see it; `None` away from home.
+    pub(super) fn view(&self, key: ItemKey) -> Option<ItemView> {
+        let home = self.record.home.as_ref()?;
+        Some(ItemView {
+            name: self.record.name.clone(),
+            number: key.1,
+            home: key.0,
+            total: home.total,
+            revision: self.record.revision,
+            mode: self.record.mode,
+            invariant_broken: self.record.invariant_broken,
+            definition: self.record.definition.clone(),
+            default_region: self.region(None).map_or_else(String::new, |r| r.name.clone()),
+            regions: home.plans.clone(),
+            buckets: home.layout.clone(),
+            created_at: self.record.created_at,
+        })
+    }
+}
+
+fn rules_of(definition: &Definition) -> Arc<RuleSet> {
+    Arc::new(RuleSet::new(&definition.rules, definition.limit_per_buyer))
+}
+
+fn options() -> impl Options {
+    bincode::DefaultOptions::new()
+        .with_varint_encoding()
+        .reject_trailing_bytes()
+        .with_limit(1 << 16)
+}
+
+/// Appends a record's bytes. The bounds of every field keep it below the limit; a record beyond it
+/// could not be read back and is written empty, which a load refuses.
+pub(super) fn encode<T: Serialize>(record: &T, out: &mut Vec<u8>) {
+    if let Ok(bytes) = options().serialize(record) {
+        out.extend_from_slice(&bytes);
+    }
+}
+
+/// Reads a record's bytes.
+pub(super) fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Option<T> {
+    options().deserialize(bytes).ok()
+}

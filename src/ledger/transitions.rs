@@ -1,0 +1,338 @@
+//! What happens to a hold after its placement: extend, confirm, release, return.
+//!
+//! Promises: every exit credits exactly once and exactly what is still open; a hold is dead from
+//! its deadline on, swept or not; a keyed operation that changed something answers its key again
+//! without changing anything. An operation that finds the work done (release of a released hold)
+//! changes nothing and leaves no receipt: the state answers its retry.
+
+use super::answer::{Answer, PauseReason, Refusal};
+use super::bounds::{self, Decided, invalid, refuse};
+use super::bucket::Bucket;
+use super::command::{Confirm, Extend, Mode, Release, Return};
+use super::hold::HoldId;
+use super::ids::UnixMs;
+use super::item::{Item, ItemKey};
+use super::place::{Grant, Spot};
+use super::receipts::{operation_key, optional_text};
+use super::record::{Asked, EXTENSIONS_MAX, OPERATIONS_MAX, Operation, Record, Standing};
+use super::{BucketRef, Demand, Ledger};
+
+/// A hold that an operation has found.
+#[derive(Debug, Clone, Copy)]
+struct Hold<'a> {
+    spot: Spot,
+    sequence: u64,
+    item: &'a Item,
+    bucket: &'a Bucket,
+    record: &'a Record,
+}
+
+/// What an operation will do to a hold.
+#[derive(Debug, Clone)]
+pub(super) struct Change {
+    spot: Spot,
+    sequence: u64,
+    operation: Operation,
+    effect: Effect,
+    /// Whether the answer is that nothing was left to do.
+    replayed: bool,
+    /// Units to take, for a hold that is acquired again.
+    grant: Option<Grant>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Effect {
+    Extend { expires_at: u64 },
+    Confirm { units: u64 },
+    Release,
+    Return { units: u64 },
+}
+
+impl Ledger {
+    fn hold(&self, id: &HoldId, tenant: &str) -> Decided<Hold<'_>> {
+        if id.tag_of(&self.books.settings.tag_key) != id.tag {
+            return refuse(Refusal::HoldNotFound);
+        }
+        let item_key: ItemKey = (id.home, id.item);
+        let bucket_key = BucketRef { home: id.home, item: id.item, bucket: id.bucket };
+        let Some(item) = self.items.get(&item_key).filter(|item| !item.record.retired) else {
+            return refuse(if id.home == self.books.shard {
+                Refusal::HoldNotFound
+            } else {
+                Refusal::NotOwner
+            });
+        };
+        if item.record.name.tenant != tenant {
+            return refuse(Refusal::HoldNotFound);
+        }
+        let Some(bucket) = self.buckets.get(&bucket_key) else {
+            return refuse(Refusal::NotOwner);
+        };
+        let record = bucket.record(id.slot, id.sequence);
+        let right = |record: &&Record| {
+            record.standing != Standing::Voided && bucket.stock.region == id.region
+        };
+        let Some(record) = record.filter(right) else { return refuse(Refusal::HoldNotFound) };
+        let spot = Spot {
+            item: item_key,
+            bucket: bucket_key,
+            region: id.region,
+            slot: id.slot,
+            sequence: Some(id.sequence),
+        };
+        Ok(Hold { spot, sequence: id.sequence, item, bucket, record })
+    }
+
+    /// The view of a hold by its id.
+    pub(super) fn hold_view(&self, id: &HoldId, tenant: &str) -> Option<super::answer::HoldView> {
+        Some(self.view_of(&self.hold(id, tenant).ok()?))
+    }
+
+    fn view_of(&self, hold: &Hold<'_>) -> super::answer::HoldView {
+        self.view(hold.item, hold.bucket, hold.spot.slot, hold.sequence, hold.record)
+    }
+
+    /// Finds the hold of an operation, and answers the operation if its key is known.
+    fn operation<'a>(
+        &'a self,
+        id: &HoldId,
+        tenant: &str,
+        key: &str,
+        asked: Asked,
+    ) -> Decided<(Hold<'a>, Operation)> {
+        bounds::name("tenant", tenant)?;
+        bounds::name("key", key)?;
+        let hold = self.hold(id, tenant)?;
+        let key = operation_key(&self.books.settings.tag_key, key);
+        let known = hold.record.operations().iter().find(|operation| operation.key == key);
+        if let Some(known) = known {
+            return match asked.differs(&known.asked) {
+                Some(field) => refuse(Refusal::KeyReused { field: field.to_owned() }),
+                None => self.found_done(&hold),
+            };
+        }
+        Ok((hold, Operation { key, asked }))
+    }
+
+    fn found_done<T>(&self, hold: &Hold<'_>) -> Decided<T> {
+        Err(Box::new(Answer::Hold { hold: self.view_of(hold), replayed: true }))
+    }
+
+    fn ended<T>(&self, hold: &Hold<'_>, standing: Standing) -> Decided<T> {
+        let hold = self.view_of(hold);
+        refuse(match standing {
+            Standing::Held => Refusal::NotSold { hold },
+            Standing::Sold => Refusal::HoldConfirmed { hold },
+            Standing::Expired => Refusal::HoldExpired { hold },
+            Standing::Released | Standing::Returned => Refusal::HoldReleased { hold },
+            Standing::Voided => Refusal::HoldNotFound,
+        })
+    }
+
+    pub(super) fn judge_extend(&self, extend: &Extend) -> Decided<Change> {
+        if extend.ttl_ms == Some(0) {
+            return invalid("ttl_ms", "must be at least 1");
+        }
+        let asked = Asked::Extend { ttl_ms: extend.ttl_ms.unwrap_or(0) };
+        let (hold, operation) = self.operation(&extend.hold, &extend.tenant, &extend.key, asked)?;
+        let (record, now) = (hold.record, self.books.now.0);
+        let standing = record.standing_at(now);
+        if standing != Standing::Held {
+            return self.ended(&hold, standing);
+        }
+        let rules = &record.rules;
+        let ttl = extend.ttl_ms.unwrap_or(rules.ttl_ms());
+        if ttl > rules.ttl_ms_max() {
+            let rule = format!("must be at most {}", rules.ttl_ms_max());
+            return invalid("ttl_ms", &rule);
+        }
+        // A closed item's holds run their course, extensions included.
+        if hold.item.record.invariant_broken {
+            return refuse(Refusal::ItemPaused { reason: PauseReason::Invariant });
+        }
+        if hold.item.record.mode == Mode::Paused {
+            return refuse(Refusal::ItemPaused { reason: PauseReason::Operator });
+        }
+        let latest = record.placed_at.saturating_add(rules.lifetime_ms_max());
+        let expires_at = now.saturating_add(ttl).max(record.expires_at);
+        let extends_used = u32::from(record.extends_used);
+        if extends_used >= rules.extends_max() || expires_at > latest {
+            return refuse(Refusal::ExtendBudgetSpent { extends_used, latest: UnixMs(latest) });
+        }
+        if record.operations().len() >= EXTENSIONS_MAX {
+            return invalid("key", "a hold is extended at most 32 times, whatever its budget");
+        }
+        Ok(Change {
+            spot: hold.spot,
+            sequence: hold.sequence,
+            operation,
+            effect: Effect::Extend { expires_at },
+            replayed: false,
+            grant: None,
+        })
+    }
+
+    pub(super) fn judge_confirm(&self, confirm: &Confirm) -> Decided<Change> {
+        if let Some(quantity) = confirm.quantity {
+            bounds::quantity("quantity", quantity)?;
+        }
+        bounds::reference("reference", confirm.reference.as_deref())?;
+        let asked = Asked::Confirm {
+            quantity: confirm.quantity.unwrap_or(0),
+            reacquire: confirm.reacquire,
+            reference: optional_text(&self.books.settings.tag_key, confirm.reference.as_deref()),
+        };
+        let (hold, operation) =
+            self.operation(&confirm.hold, &confirm.tenant, &confirm.key, asked)?;
+        let record = hold.record;
+        let standing = record.standing_at(self.books.now.0);
+        let units = confirm.quantity.unwrap_or(record.quantity);
+        let grant = match standing {
+            Standing::Sold => {
+                if confirm.quantity.is_some_and(|asked| asked != record.confirmed) {
+                    let rule = format!("the hold is confirmed for {} units", record.confirmed);
+                    return invalid("quantity", &rule);
+                }
+                return self.found_done(&hold);
+            }
+            Standing::Released | Standing::Returned | Standing::Voided => {
+                return self.ended(&hold, standing);
+            }
+            Standing::Expired if !confirm.reacquire => return self.ended(&hold, standing),
+            Standing::Expired | Standing::Held if units > record.quantity => {
+                let rule = format!("the hold is for {} units", record.quantity);
+                return invalid("quantity", &rule);
+            }
+            Standing::Held => {
+                if hold.item.record.invariant_broken {
+                    return refuse(Refusal::ItemPaused { reason: PauseReason::Invariant });
+                }
+                None
+            }
+            Standing::Expired => {
+                self.granting(hold.item)?;
+                self.selling(hold.item)?;
+                let (buyer, limit) = (record.buyer(), record.rules.limit);
+                Some(self.grant(hold.spot, hold.bucket, buyer, limit, units)?)
+            }
+        };
+        Ok(Change {
+            spot: hold.spot,
+            sequence: hold.sequence,
+            operation,
+            effect: Effect::Confirm { units },
+            replayed: false,
+            grant,
+        })
+    }
+
+    pub(super) fn judge_release(&self, release: &Release) -> Decided<Change> {
+        bounds::reference("reason", release.reason.as_deref())?;
+        let secret = &self.books.settings.tag_key;
+        let asked = Asked::Release { reason: optional_text(secret, release.reason.as_deref()) };
+        let (hold, operation) =
+            self.operation(&release.hold, &release.tenant, &release.key, asked)?;
+        let standing = hold.record.standing_at(self.books.now.0);
+        match standing {
+            Standing::Held | Standing::Expired => Ok(Change {
+                spot: hold.spot,
+                sequence: hold.sequence,
+                operation,
+                effect: Effect::Release,
+                replayed: standing == Standing::Expired,
+                grant: None,
+            }),
+            Standing::Released => self.found_done(&hold),
+            Standing::Sold | Standing::Returned | Standing::Voided => self.ended(&hold, standing),
+        }
+    }
+
+    pub(super) fn judge_return(&self, returned: &Return) -> Decided<Change> {
+        if let Some(quantity) = returned.quantity {
+            bounds::quantity("quantity", quantity)?;
+        }
+        let asked = Asked::Return { quantity: returned.quantity.unwrap_or(0) };
+        let (hold, operation) =
+            self.operation(&returned.hold, &returned.tenant, &returned.key, asked)?;
+        let record = hold.record;
+        let standing = record.standing_at(self.books.now.0);
+        if standing != Standing::Sold {
+            return self.ended(&hold, standing);
+        }
+        let units = returned.quantity.unwrap_or(record.sold);
+        if units > record.sold {
+            return invalid("quantity", &format!("only {} units are sold", record.sold));
+        }
+        if record.operations().len() >= OPERATIONS_MAX {
+            return invalid("key", "a hold keeps at most 40 receipts: return all that is left");
+        }
+        Ok(Change {
+            spot: hold.spot,
+            sequence: hold.sequence,
+            operation,
+            effect: Effect::Return { units },
+            replayed: false,
+            grant: None,
+        })
+    }
+
+    /// Does what was judged.
+    pub(super) fn change(&mut self, decided: Decided<Change>) -> Answer {
+        let change = match decided {
+            Ok(change) => change,
+            Err(answer) => return *answer,
+        };
+        let Ledger { buckets, books, .. } = self;
+        let Change { spot, sequence, operation, effect, .. } = change;
+        let Some(bucket) = buckets.get_mut(&spot.bucket) else {
+            return Answer::Refused(Refusal::NotOwner);
+        };
+        let now = books.now.0;
+        if bucket.record(spot.slot, sequence).is_some_and(|record| record.is_due(now)) {
+            bucket.sweep(spot.slot, sequence, books);
+        }
+        if let Some(grant) = change.grant {
+            for due in grant.sweep.into_iter().filter(|due| *due != sequence) {
+                bucket.sweep(spot.slot, due, books);
+            }
+            bucket.make_room(grant.demand.quantity, books);
+        }
+        let revision = books.index.0;
+        bucket.restate(spot.slot, sequence, books, |record| {
+            effect.on(record);
+            record.revision = revision;
+            record.remember(operation);
+        });
+        self.answer_hold(spot.item, spot.bucket, spot.slot, sequence, change.replayed)
+    }
+}
+
+impl Change {
+    /// Units that it takes.
+    pub(super) fn demand(&self) -> Demand {
+        self.grant.as_ref().map(|grant| grant.demand).unwrap_or_default()
+    }
+}
+
+impl Effect {
+    fn on(self, record: &mut Record) {
+        match self {
+            Effect::Extend { expires_at } => {
+                record.expires_at = expires_at;
+                record.extends_used = record.extends_used.saturating_add(1);
+            }
+            Effect::Confirm { units } => {
+                record.standing = Standing::Sold;
+                record.sold = units;
+                record.confirmed = units;
+            }
+            Effect::Release => record.standing = Standing::Released,
+            Effect::Return { units } => {
+                record.sold = record.sold.saturating_sub(units);
+                if record.sold == 0 {
+                    record.standing = Standing::Returned;
+                }
+            }
+        }
+    }
+}
