@@ -150,3 +150,8 @@ fn a_key_is_found_among_thousands_until_its_retention_ends_case_i05() {
 fn extensions_stop_at_the_greatest_lifetime_case_l16() {
     crowds::extensions_stop_at_the_greatest_lifetime();
 }
+
+#[test]
+fn a_ledger_whose_broken_law_was_resumed_can_be_loaded_again() {
+    hostile::break_a_law_and_resume();
+}

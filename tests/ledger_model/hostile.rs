@@ -333,3 +333,44 @@ pub(crate) fn run(shots: &[Shot], forged: bool) -> u64 {
     }
     shots.len() as u64
 }
+
+/// Makes units from nothing by a forged accept and writes off more than the item ever had. Either the
+/// writing off is refused, or the law that it breaks pauses the item; the ledger can be loaded again
+/// then, and also after an operator has resumed the item.
+pub(crate) fn break_a_law_and_resume() {
+    let shard = ShardId(0);
+    let settings = laws::settings(1);
+    let mut ledger = Ledger::new(shard, settings.clone());
+    let name = ItemName { tenant: "t".into(), item: "x".into() };
+    let definition = Definition {
+        rules: HoldRules::default(),
+        limit_per_buyer: None,
+        opens_at: None,
+        closes_at: None,
+        metadata: BTreeMap::new(),
+    };
+    let to = BucketRef { home: shard, item: ItemNumber(1), bucket: BucketId(0) };
+    let (from, change) = (BucketId(1), Change::Lower(3));
+    let (key, reason, mode) = ("a".to_string(), String::new(), Mode::Open);
+    let commands = vec![
+        Command::Define(Define {
+            name: name.clone(),
+            total: Some(1),
+            regions: BTreeMap::new(),
+            definition,
+            if_revision: None,
+        }),
+        Command::AcceptStock(AcceptStock { to, from, sent: 4, floor_sent: 0 }),
+        Command::Adjust(Adjust { name: name.clone(), key, change, reason }),
+    ];
+    let answers = ledger.apply(LogIndex(1), &Batch { stamp: UnixMs(1), commands });
+    let found = ledger.query(&Query::Item(name.clone()));
+    let Found::Item(item) = found else { panic!("the item is there, not {found:?}") };
+    let broken = item.invariant_broken;
+    let refused = matches!(answers[2], Answer::Refused(_));
+    assert!(broken || refused, "{answers:?} broke a law and nobody saw it");
+    ledger = laws::reload(shard, &settings, &mut ledger);
+    let commands = vec![Command::SetMode(SetMode { name, mode })];
+    ledger.apply(LogIndex(2), &Batch { stamp: UnixMs(2), commands });
+    laws::reload(shard, &settings, &mut ledger);
+}
