@@ -32,6 +32,9 @@ const PAIRS: [(u16, u16); 6] = [(0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1)];
 const REGIONS: [&str; 3] = ["default", "eu", "us"];
 const TOTAL: u64 = 40;
 
+/// Pages, and whether the next checkpoint writes all of them.
+type Store = (BTreeMap<PageKey, Vec<u8>>, bool);
+
 struct Exchange {
     settings: Settings,
     /// The home shard with buckets 0 and 2, and the away shard with bucket 1.
@@ -42,6 +45,8 @@ struct Exchange {
     heard: Vec<(usize, SettleStock)>,
     pulls: Vec<(usize, u64)>,
     holds: Vec<(usize, HoldId)>,
+    /// Two databases a shard, and whether the next checkpoint into it writes everything.
+    stores: [[Store; 2]; 2],
     /// S, R as the answers told them, by pair.
     sent: [u64; 6],
     accepted: [u64; 6],
@@ -77,6 +82,7 @@ impl Exchange {
             heard: Vec::new(),
             pulls: Vec::new(),
             holds: Vec::new(),
+            stores: Default::default(),
             sent: [0; 6],
             accepted: [0; 6],
             now: 1_000,
@@ -162,11 +168,14 @@ impl Exchange {
                 let (shard, hold) = self.holds[any(self.holds.len())];
                 self.end_hold(shard, hold, step.pair);
             }
-            90..=93 => {
+            90 => {
                 let shard = usize::from(step.pair % 2);
                 let (id, ledger) = &mut self.shards[shard];
                 *ledger = laws::reload(*id, &self.settings, ledger);
+                // What is loaded does not know what its databases have.
+                self.stores[shard].iter_mut().for_each(|store| store.1 = true);
             }
+            91..=93 => self.checkpoint(usize::from(step.pair % 2), usize::from(step.amount % 2)),
             94..=96 => self.adjust(amount, step.pair.is_multiple_of(2)),
             _ => self.now += 400,
         }
@@ -258,6 +267,35 @@ impl Exchange {
         let known =
             matches!(answer, Answer::Item { .. } | Answer::Refused(Refusal::StockCommitted { .. }));
         assert!(known, "{answer:?}");
+    }
+
+    /// Writes what is dirty for one database, which then loads to the same digest.
+    fn checkpoint(&mut self, shard: usize, turn: usize) {
+        let (id, ledger) = &mut self.shards[shard];
+        let (store, whole) = &mut self.stores[shard][turn];
+        if std::mem::take(whole) {
+            store.clear();
+            ledger.begin_cut([Turn::A, Turn::B][turn], true);
+        } else {
+            ledger.begin_cut([Turn::A, Turn::B][turn], false);
+        }
+        loop {
+            let slice = ledger.take_cut(2);
+            if slice.is_empty() {
+                break;
+            }
+            for (key, page) in slice {
+                if let Some(page) = page {
+                    store.insert(key, page)
+                } else {
+                    store.remove(&key)
+                };
+            }
+        }
+        ledger.end_cut(true);
+        let loaded = Ledger::load(*id, self.settings.clone(), store.clone().into_iter());
+        let loaded = loaded.expect("a database loads").digest();
+        assert_eq!(loaded, ledger.digest(), "what is dirty is all that has changed");
     }
 
     fn check(&self) -> Vec<Audit> {
