@@ -2,7 +2,7 @@
 //! every replay. No I/O, clock, randomness, async, logging, floats, or iteration over a randomly
 //! seeded map.
 
-#![deny(clippy::arithmetic_side_effects, clippy::float_arithmetic)]
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::float_arithmetic))]
 
 mod answer;
 mod books;

@@ -248,7 +248,7 @@ impl Ledger {
             standing: Standing::Held,
         });
         let sequence = bucket.insert(spot.slot, record, books);
-        self.schedule_forgetting(spot.bucket);
+        self.schedule_first(spot.bucket);
         self.answer_hold(spot.item, spot.bucket, spot.slot, sequence, false)
     }
 
@@ -289,7 +289,7 @@ impl Ledger {
             standing: Standing::Voided,
         });
         bucket.insert(spot.slot, record, books);
-        self.schedule_forgetting(spot.bucket);
+        self.schedule_first(spot.bucket);
         Answer::Voided
     }
 }
