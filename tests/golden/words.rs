@@ -1,0 +1,214 @@
+//! The ledger's answers in the words of the golden scripts.
+//!
+//! Promises: every field that a rule decides is printed. Never prints what no rule decides: the
+//! wording of a rule, the log index of a hold's last change, the bits of a hold's id.
+
+use holdfast::ledger::{
+    Answer, Audit, Availability, BucketAudit, Demand, Foreseen, Found, HoldId, HoldState, HoldView,
+    ItemView, Mode, Receipt, Refusal, SoldOutItem, UnixMs,
+};
+
+/// How a script calls a hold.
+pub(crate) type Naming<'a> = &'a dyn Fn(&HoldId) -> String;
+
+/// Returns an answer as a script writes it.
+pub(crate) fn answer(answer: &Answer, name: Naming) -> String {
+    match answer {
+        Answer::Hold { hold, replayed } => view(hold, name) + replay_mark(*replayed),
+        Answer::Item { item, created, replayed } => {
+            item_view(item) + if *created { " created" } else { "" } + replay_mark(*replayed)
+        }
+        Answer::Retired { item } => format!("retired number={item}"),
+        Answer::Voided => "voided".to_string(),
+        Answer::Advanced { swept } => format!("advanced swept={swept}"),
+        Answer::BucketOpen => "bucket open".to_string(),
+        Answer::Sent { sent, floor_sent } => format!("sent S={sent} F={floor_sent}"),
+        Answer::Accepted { accepted } => format!("accepted R={accepted}"),
+        Answer::Settled => "settled".to_string(),
+        Answer::Refused(refusal) => format!("refused {}", refused(refusal, name)),
+    }
+}
+
+fn replay_mark(replayed: bool) -> &'static str {
+    if replayed { " replayed" } else { "" }
+}
+
+fn refused(refusal: &Refusal, name: Naming) -> String {
+    let moment = |at: &Option<UnixMs>| at.map_or("-".to_string(), |at| at.to_string());
+    match refusal {
+        Refusal::SoldOut { may_return } => format!("sold-out may_return={may_return}"),
+        Refusal::InsufficientStock { available } => {
+            format!("insufficient-stock available={available}")
+        }
+        Refusal::BuyerLimit { limit, held, sold } => {
+            format!("buyer-limit limit={limit} held={held} sold={sold}")
+        }
+        Refusal::ItemPaused { reason } => format!("item-paused reason={}", reason.word()),
+        Refusal::ItemClosed => "item-closed".to_string(),
+        Refusal::SaleNotOpen { opens_at, closes_at } => {
+            format!("sale-not-open opens={} closes={}", moment(opens_at), moment(closes_at))
+        }
+        Refusal::KeyVoided => "key-voided".to_string(),
+        Refusal::KeyReused { field } => format!("key-reused field={field}"),
+        Refusal::HoldExpired { hold } => format!("hold-expired: {}", view(hold, name)),
+        Refusal::HoldConfirmed { hold } => format!("hold-confirmed: {}", view(hold, name)),
+        Refusal::HoldReleased { hold } => format!("hold-released: {}", view(hold, name)),
+        Refusal::NotSold { hold } => format!("not-sold: {}", view(hold, name)),
+        Refusal::ExtendBudgetSpent { extends_used, latest } => {
+            format!("extend-budget-spent used={extends_used} latest={latest}")
+        }
+        Refusal::Invalid { field, rule: _ } => format!("invalid field={field}"),
+        Refusal::ItemNotFound => "item-not-found".to_string(),
+        Refusal::RegionNotFound => "region-not-found".to_string(),
+        Refusal::HoldNotFound => "hold-not-found".to_string(),
+        Refusal::StockCommitted { needed, available, held, sold } => {
+            format!("stock-committed needed={needed} available={available} held={held} sold={sold}")
+        }
+        Refusal::OpenHolds { held } => format!("open-holds held={held}"),
+        Refusal::UseAdjustments { total } => format!("use-adjustments total={total}"),
+        Refusal::RevisionMismatch { revision: _ } => "revision-mismatch".to_string(),
+        Refusal::NotOwner => "not-owner".to_string(),
+        Refusal::TransferRefused { rule: _ } => "transfer-refused".to_string(),
+    }
+}
+
+/// Returns a hold as a script writes it.
+pub(crate) fn view(hold: &HoldView, name: Naming) -> String {
+    let mut text = format!(
+        "{} {} qty={} sold={} expires={}",
+        name(&hold.id),
+        hold.state.word(),
+        hold.quantity,
+        hold.sold,
+        hold.expires_at
+    );
+    if hold.state == HoldState::Held {
+        text += &format!(" left={}", hold.extends_left);
+    }
+    if let Some(buyer) = &hold.buyer {
+        text += &format!(" buyer={buyer}");
+    }
+    if hold.region != "default" {
+        text += &format!(" region={}", hold.region);
+    }
+    if let Some(reference) = &hold.reference {
+        text += &format!(" ref={reference}");
+    }
+    text
+}
+
+/// Returns the word of a mode.
+pub(crate) fn mode(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Open => "open",
+        Mode::Paused => "paused",
+        Mode::Closed => "closed",
+    }
+}
+
+fn item_view(item: &ItemView) -> String {
+    let limit = item.definition.limit_per_buyer;
+    let mut text = format!("item number={} total={} {}", item.number, item.total, mode(item.mode));
+    if let Some(limit) = limit {
+        text += &format!(" limit={limit}");
+    }
+    if item.invariant_broken {
+        text += " INVARIANT-BROKEN";
+    }
+    for (key, value) in &item.definition.metadata {
+        text += &format!(" meta.{key}={value}");
+    }
+    text
+}
+
+/// Returns what was found as a script writes it, one line each.
+pub(crate) fn found(found: &Found, name: Naming) -> Vec<String> {
+    match found {
+        Found::Hold(hold) => vec![view(hold, name)],
+        Found::Receipt(Receipt::Committed(hold)) => vec![format!("committed {}", view(hold, name))],
+        Found::Receipt(Receipt::Voided) => vec!["voided".to_string()],
+        Found::Receipt(Receipt::Unknown) => vec!["unknown".to_string()],
+        Found::Item(item) => vec![item_view(item)],
+        Found::Items(items) => {
+            items.iter().map(|item| format!("{} {}", item.name, item_view(item))).collect()
+        }
+        Found::Availability(stock) => availability(stock),
+        Found::Audit(audit) => audit.buckets.iter().map(|b| audit_line(audit, b)).collect(),
+        Found::Holds { holds, more } => {
+            let mut lines: Vec<String> = holds.iter().map(|hold| view(hold, name)).collect();
+            lines.sort();
+            lines.push(format!("more={more}"));
+            lines
+        }
+        Found::SoldOut(items) => items.iter().map(sold_out).collect(),
+        Found::NotFound => vec!["not-found".to_string()],
+    }
+}
+
+fn sold_out(item: &SoldOutItem) -> String {
+    let why = item.paused.map_or("sold-out", |reason| reason.word());
+    format!("{} number={} {why} may_return={}", item.item, item.number, item.may_return)
+}
+
+fn availability(stock: &Availability) -> Vec<String> {
+    let total = stock.total.map_or("-".to_string(), |total| total.to_string());
+    stock
+        .buckets
+        .iter()
+        .map(|b| {
+            format!(
+                "{} {} bucket {}: available={} held={} sold={} in_transit={} total={total}",
+                mode(stock.mode),
+                b.region,
+                b.bucket,
+                b.available,
+                b.held,
+                b.sold,
+                b.in_transit_out
+            )
+        })
+        .collect()
+}
+
+fn audit_line(audit: &Audit, b: &BucketAudit) -> String {
+    let accepted: u64 = b.accepted.iter().map(|(_, units)| units).sum();
+    let sent: u64 = b.sent.iter().map(|(_, units)| units).sum();
+    format!(
+        "bucket {}: received {} + accepted {accepted} = available {} + held {} + sold {} + \
+         written off {} + sent {sent}; due {}; total {}",
+        b.bucket,
+        b.received,
+        b.available,
+        b.held,
+        b.sold,
+        b.written_off,
+        b.due,
+        audit.total.map_or("-".to_string(), |total| total.to_string()),
+    )
+}
+
+/// Returns what was foreseen as a script writes it.
+pub(crate) fn foreseen(foreseen: &Foreseen, name: Naming) -> String {
+    match foreseen {
+        Foreseen::Answer(known) => format!("answer {}", answer(known, name)),
+        Foreseen::Admit(Demand { bucket, quantity, free, buyer }) => {
+            let mut text = format!("admit takes={quantity}");
+            if bucket.is_some() {
+                text += &format!(" free={free}");
+            }
+            if let Some((_, left)) = buyer {
+                text += &format!(" buyer_left={left}");
+            }
+            text
+        }
+    }
+}
+
+/// Says whether a refusal is about stock or the buyer's limit.
+pub(crate) fn is_about_stock(answer: &Answer) -> bool {
+    let Answer::Refused(refusal) = answer else { return false };
+    matches!(
+        refusal,
+        Refusal::SoldOut { .. } | Refusal::InsufficientStock { .. } | Refusal::BuyerLimit { .. }
+    )
+}
