@@ -7,11 +7,11 @@ mod members;
 mod office;
 mod parts;
 mod running;
-//mod threads;
+mod threads;
 
 pub use office::{Counter, Office};
 pub use parts::{Parts, sled_pages};
-//pub use threads::Node;
+pub use threads::Node;
 
 /// Why a node does not start.
 #[derive(Debug, thiserror::Error)]

@@ -10,6 +10,7 @@ use super::Failure;
 use super::item::pair;
 use super::output::people_watch;
 use crate::config::{Config, LogFormat, LogLevel};
+use crate::node::Node;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -57,17 +58,14 @@ fn speak(config: &Config) -> Result<(), Failure> {
 }
 
 /// Runs a node until [`told_to_stop`].
-///
-/// WIRING: the one place where the command line meets `crate::node`. In its place:
-/// `block_on(async { let node = Node::start(config).await?; told_to_stop(with_stdin).await?;
-/// node.shutdown().await })`.
 fn run_node(config: Config, stop_with_stdin: bool) -> Result<(), Failure> {
-    // Unused until then, but it must go on compiling.
-    drop(told_to_stop(stop_with_stdin));
-    Err(Failure::Unavailable(format!(
-        "this build has no node to run on {}: `crate::node` is not wired to the command line yet",
-        config.http.listen
-    )))
+    super::block_on(async {
+        let node = Node::start(config).await.map_err(|e| Failure::Unavailable(e.to_string()))?;
+        let why = told_to_stop(stop_with_stdin).await?;
+        tracing::info!(why, "stopping");
+        node.shutdown().await;
+        Ok(())
+    })
 }
 
 /// Waits for SIGTERM, Ctrl-C or, when asked for, the end of stdin, and tells which came.
