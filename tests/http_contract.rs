@@ -231,7 +231,8 @@ async fn l25_the_refusal_says_which_rule_stood_in_the_way() {
     let more = shop.place("shirt", "b", r#"{"quantity":1,"buyer":"A"}"#).await;
     assert_eq!(more.slug(), "buyer-limit");
     assert_eq!((&more.json()["limit"], &more.json()["held"]), (&2.into(), &2.into()));
-    let short = shop.place("shirt", "c", r#"{"quantity":4}"#).await;
+    shop.put("cap", r#"{"total":3}"#).await;
+    let short = shop.place("cap", "c", r#"{"quantity":4}"#).await;
     assert_eq!(short.slug(), "insufficient-stock");
     assert_eq!(short.json()["available_hint"], 3);
     assert_eq!(short.header("retry-after"), Some("1"));
