@@ -122,7 +122,8 @@ impl Ledger {
         let Some(bucket) = self.buckets.get(&key) else { return refuse(Refusal::NotOwner) };
         match self.items.get(&(key.home, key.item)) {
             Some(item) if !item.record.retired => Ok(bucket),
-            Some(_) | None => refuse(Refusal::ItemNotFound),
+            // As when its bucket has been erased.
+            Some(_) | None => refuse(Refusal::NotOwner),
         }
     }
 

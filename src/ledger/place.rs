@@ -211,7 +211,8 @@ impl Ledger {
         }
         let hold = self.view(item, bucket, spot.slot, sequence, record);
         match standing {
-            Standing::Held | Standing::Sold => Answer::Hold { hold, replayed: true },
+            Standing::Held => Answer::Hold { hold, replayed: true },
+            Standing::Sold => Answer::Refused(Refusal::HoldConfirmed { hold }),
             Standing::Expired => Answer::Refused(Refusal::HoldExpired { hold }),
             Standing::Released | Standing::Returned | Standing::Voided => {
                 Answer::Refused(Refusal::HoldReleased { hold })

@@ -197,8 +197,7 @@ impl Opening {
             heartbeat: ms(raft.heartbeat_ms),
             election_min: ms(raft.election_min_ms),
             election_max: ms(raft.election_max_ms),
-            append_bytes_max: usize::try_from(self.config.peer.append_bytes_max)
-                .unwrap_or(1 << 20),
+            append_bytes_max: usize::try_from(self.config.peer.append_bytes_max).unwrap_or(1 << 20),
             cut_pages: self.config.checkpoint.cut_pages,
             electable: true,
         }

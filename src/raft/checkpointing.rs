@@ -112,7 +112,9 @@ pub(super) async fn install(
                 let pages = pinned.read_chunk(after, CHUNK_BYTES).await?;
                 let Some((last, _)) = pages.last() else { break };
                 after = Some(last.clone());
-                incoming.write(pages.into_iter().map(|(key, page)| (key.0, page)).collect()).await?;
+                incoming
+                    .write(pages.into_iter().map(|(key, page)| (key.0, page)).collect())
+                    .await?;
             }
             incoming.finish(replica.shard(), replica.settings())?
         }

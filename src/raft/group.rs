@@ -225,8 +225,7 @@ impl Group {
     ///
     /// What the page store said; the checkpoint that was current stays current.
     pub async fn checkpoint(&self) -> std::io::Result<LogPosition> {
-        let position =
-            make_checkpoint(&self.replica, &self.checkpoints, self.cut_pages).await?;
+        let position = make_checkpoint(&self.replica, &self.checkpoints, self.cut_pages).await?;
         let gone = |fatal: openraft::errors::Fatal<TypeConfig>| std::io::Error::other(fatal);
         self.raft.trigger().snapshot().await.map_err(gone)?;
         self.purge().await.map_err(std::io::Error::other)?;
@@ -291,9 +290,9 @@ impl Group {
             last_log: LogIndex(metrics.last_log_index.unwrap_or_default()),
             applied: index(&metrics.last_applied),
             purged: index(&metrics.purged),
-            quorum_age_ms: metrics.last_quorum_acked.map(|at| {
-                u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX)
-            }),
+            quorum_age_ms: metrics
+                .last_quorum_acked
+                .map(|at| u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX)),
             failed: metrics.running_state.as_ref().err().map(ToString::to_string),
         }
     }

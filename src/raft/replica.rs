@@ -146,7 +146,12 @@ impl Replica {
         self.state.read().membership.clone()
     }
 
-    pub(super) fn apply_batch(&self, position: LogPosition, batch: &Batch, bytes: usize) -> Applied {
+    pub(super) fn apply_batch(
+        &self,
+        position: LogPosition,
+        batch: &Batch,
+        bytes: usize,
+    ) -> Applied {
         let mut state = self.state.write();
         let answers = state.ledger.apply(position.index, batch);
         let now = state.ledger.now();

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesOrdered;
-use openraft::raft::{AppendEntriesRequest, StreamAppendResult, TransferLeaderRequest, VoteRequest};
+use openraft::raft::{
+    AppendEntriesRequest, StreamAppendResult, TransferLeaderRequest, VoteRequest,
+};
 use openraft::type_config::alias::{SnapshotOf, VoteOf};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -193,8 +195,8 @@ impl Serving {
         let invalid = |error: codec::CodecError| std::io::Error::other(error);
         let encoded = match kind {
             kind::SNAPSHOT_BEGIN => {
-                let (vote, header) =
-                    codec::decode::<(VoteOf<TypeConfig>, CheckpointHeader)>(body).map_err(invalid)?;
+                let (vote, header) = codec::decode::<(VoteOf<TypeConfig>, CheckpointHeader)>(body)
+                    .map_err(invalid)?;
                 self.incoming = None;
                 let incoming = Incoming::begin(&self.group.checkpoints, header).await?;
                 self.incoming = Some((vote, incoming));
@@ -228,9 +230,7 @@ impl Serving {
         encoded.map(Bytes::from).map_err(invalid)
     }
 
-    async fn install(
-        &mut self,
-    ) -> std::io::Result<openraft::raft::SnapshotResponse<TypeConfig>> {
+    async fn install(&mut self) -> std::io::Result<openraft::raft::SnapshotResponse<TypeConfig>> {
         let (vote, incoming) = self.incoming.take().ok_or_else(out_of_order)?;
         let (shard, settings) = (self.group.shard(), self.group.replica.settings());
         let received = self.desk.run(move || incoming.finish(shard, settings)).await??;

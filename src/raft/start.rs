@@ -24,9 +24,7 @@ use crate::codec;
 use crate::ledger::{Ledger, LogIndex, NodeId, PageKey, Settings, ShardId};
 use crate::peer::{Lane, Network};
 use crate::runtime;
-use crate::storage::{
-    CheckpointHeader, Checkpoints, LogPosition, PageDesk, ShardLog,
-};
+use crate::storage::{CheckpointHeader, Checkpoints, LogPosition, PageDesk, ShardLog};
 
 /// How long one message of a fetched checkpoint may take.
 const FETCH_MESSAGE_MAX: Duration = Duration::from_secs(10);
@@ -108,8 +106,7 @@ pub async fn start_group(
     let settings = options.settings.clone();
     let replica = Arc::new(Replica::new(shard, settings, ledger, position, membership));
     let checkpoints = Arc::new(checkpoints);
-    let machine =
-        Machine::new(Arc::clone(&replica), Arc::clone(&checkpoints), options.cut_pages);
+    let machine = Machine::new(Arc::clone(&replica), Arc::clone(&checkpoints), options.cut_pages);
     let store = LogStore::new(log, options.append_bytes_max);
     let peers = Peers::new(network, shard);
     let config = config(&options).map_err(|error| StartError::Raft { shard, why: error })?;
@@ -185,7 +182,11 @@ async fn load(
     let Some(purged) = purged else {
         // Nothing was ever purged, so the log has everything from its first entry on.
         let ledger = Ledger::new(shard, options.settings.clone());
-        return Ok(Loaded { ledger, position: None, membership: StoredMembershipOf::<TypeConfig>::default() });
+        return Ok(Loaded {
+            ledger,
+            position: None,
+            membership: StoredMembershipOf::<TypeConfig>::default(),
+        });
     };
     fetch(checkpoints, desk, network, options, purged).await
 }

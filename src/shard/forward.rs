@@ -58,9 +58,7 @@ pub(crate) async fn forward(
                     all(Outcome::Paused(PauseReason::QuorumLost))
                 }
                 PeerError::TooLarge { .. } => all(Outcome::Overloaded),
-                PeerError::Unknown(_) | PeerError::Deadline { sent: true } => {
-                    all(Outcome::Unknown)
-                }
+                PeerError::Unknown(_) | PeerError::Deadline { sent: true } => all(Outcome::Unknown),
             }
         }
     }

@@ -215,8 +215,7 @@ pub(crate) fn flight_key(ledger: &crate::ledger::Ledger, command: &Command) -> O
 
 /// Makes an answer that rests on applied state.
 pub(crate) fn stand_on(outcome: Outcome, shard: ShardId, applied: Option<LogPosition>) -> Reply {
-    let commit =
-        applied.map(|at| CommitPoint { shard, leader: at.leader, index: at.index });
+    let commit = applied.map(|at| CommitPoint { shard, leader: at.leader, index: at.index });
     Reply { outcome, commit, leader: applied.map(|at| at.leader.node) }
 }
 

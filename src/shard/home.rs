@@ -139,8 +139,7 @@ impl Home {
         let sent_at = runtime::now();
         let mut refused = Vec::new();
         let mut outbox = self.outbox.lock();
-        for (place, Addressed { shard, question, consistency }) in
-            questions.into_iter().enumerate()
+        for (place, Addressed { shard, question, consistency }) in questions.into_iter().enumerate()
         {
             let ticket = Ticket { slot, generation, place: u32::try_from(place).unwrap_or(0) };
             let Some(door) = self.doors.get(usize::from(shard.0)) else {
@@ -212,10 +211,7 @@ impl Home {
 
     /// Every 10 ms: answers what is past its deadline, and wakes what waits for a shard that has
     /// lost its quorum.
-    async fn watch(
-        home: std::sync::Weak<Home>,
-        stale: Arc<dyn Fn(ShardId) -> bool + Send + Sync>,
-    ) {
+    async fn watch(home: std::sync::Weak<Home>, stale: Arc<dyn Fn(ShardId) -> bool + Send + Sync>) {
         loop {
             runtime::sleep(WATCH_EVERY).await;
             let Some(home) = home.upgrade() else { return };

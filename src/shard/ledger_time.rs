@@ -34,7 +34,9 @@ impl StampSource {
     ) -> UnixMs {
         let proposed = match stamped {
             None => UnixMs(applied.0.max(wall.unwrap_or(applied).0)),
-            Some((base, at)) => slewed(base, if now > at { now - at } else { Duration::ZERO }, wall),
+            Some((base, at)) => {
+                slewed(base, if now > at { now - at } else { Duration::ZERO }, wall)
+            }
         };
         // Two entries may be in flight: the second is never stamped before the first.
         self.last = UnixMs(proposed.0.max(applied.0).max(self.last.0));

@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::{FutureExt, StreamExt};
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
@@ -65,7 +65,12 @@ type Decision = futures_util::future::BoxFuture<'static, (u64, Result<Applied, P
 const IDLE_LOOK: Duration = Duration::from_millis(10);
 
 impl Writer {
-    pub(crate) fn new(group: Group, gate: Gate, limits: WriterLimits, clock: AgreedClock) -> Writer {
+    pub(crate) fn new(
+        group: Group,
+        gate: Gate,
+        limits: WriterLimits,
+        clock: AgreedClock,
+    ) -> Writer {
         Writer {
             group,
             gate,
@@ -246,8 +251,7 @@ impl Writer {
             // One answer a command, in order, by the ledger's contract.
             let outcome = match answers.next() {
                 Some(answer) => {
-                    let placed =
-                        matches!(&ask.question, Question::Command(Command::Place(_)));
+                    let placed = matches!(&ask.question, Question::Command(Command::Place(_)));
                     self.gate.meter.answered(&answer, false, placed);
                     Outcome::Answered(answer)
                 }
