@@ -13,6 +13,7 @@ mod fleet;
 mod metrics;
 mod turn;
 mod view;
+mod witness;
 mod wire;
 
 pub(crate) use books::{Books, Buying, Ended, Kept, all_holds};
@@ -20,6 +21,7 @@ pub(crate) use command::{Finished, command, holdfast};
 pub(crate) use fleet::{Fleet, Plan, try_again};
 pub(crate) use metrics::Metrics;
 pub(crate) use view::{NodeView, ShardView};
+pub(crate) use witness::Witness;
 pub(crate) use wire::{Answer, Caller, Lost, Sent};
 
 use std::time::Duration;
