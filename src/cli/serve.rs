@@ -4,7 +4,10 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::fmt;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use super::Failure;
 use super::item::pair;
@@ -49,12 +52,20 @@ fn speak(config: &Config) -> Result<(), Failure> {
         LogLevel::Debug => LevelFilter::DEBUG,
         LogLevel::Trace => LevelFilter::TRACE,
     };
-    let subscriber = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr);
+    let words = fmt::layer().with_writer(std::io::stderr);
+    let said = tracing_subscriber::registry().with(what_is_said(level));
     let begun = match config.log_output.format {
-        LogFormat::Text => subscriber.with_ansi(people_watch()).try_init(),
-        LogFormat::Json => subscriber.json().try_init(),
+        LogFormat::Text => said.with(words.with_ansi(people_watch())).try_init(),
+        LogFormat::Json => said.with(words.json()).try_init(),
     };
     begun.map_err(|e| Failure::Usage(format!("cannot write a log: {e}")))
+}
+
+/// openraft tells the whole of its state at every step, in hundreds of lines a second: it is heard
+/// only when something is wrong, or when somebody looks for a fault.
+fn what_is_said(level: LevelFilter) -> Targets {
+    let of_openraft = if level > LevelFilter::INFO { level } else { level.min(LevelFilter::WARN) };
+    Targets::new().with_default(level).with_target("openraft", of_openraft)
 }
 
 /// Runs a node until [`told_to_stop`].
@@ -104,4 +115,20 @@ async fn end_of_stdin() {
         let _ = ended.send(());
     });
     let _ = heard.await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn openraft_is_heard_when_something_is_wrong_or_when_a_fault_is_looked_for() {
+        let heard = |level, of| what_is_said(level).would_enable("openraft::engine", &of);
+        assert!(!heard(LevelFilter::INFO, tracing::Level::INFO));
+        assert!(heard(LevelFilter::INFO, tracing::Level::WARN));
+        assert!(!heard(LevelFilter::ERROR, tracing::Level::WARN));
+        assert!(heard(LevelFilter::DEBUG, tracing::Level::DEBUG));
+        let own = what_is_said(LevelFilter::INFO).would_enable("holdfast", &tracing::Level::INFO);
+        assert!(own);
+    }
 }

@@ -123,6 +123,14 @@ impl Router {
         let mut by_shard: BTreeMap<ShardId, Vec<(usize, Question, Consistency)>> = BTreeMap::new();
         for (at, request) in requests.into_iter().enumerate() {
             match self.place_of(&request.question) {
+                Some(place) if request.consistency == Consistency::Local => {
+                    // This node's replica, whoever leads and whether or not anybody does.
+                    replies[at] = place.from_memory(&request.question, Consistency::Local);
+                    if replies[at].is_none() {
+                        let asked = (at, request.question, request.consistency);
+                        by_shard.entry(place.door.shard).or_default().push(asked);
+                    }
+                }
                 Some(place) => by_shard.entry(place.door.shard).or_default().push((
                     at,
                     request.question,

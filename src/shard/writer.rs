@@ -160,7 +160,7 @@ impl Writer {
         if commands.is_empty() {
             return None;
         }
-        let stamp = self.stamp();
+        let stamp = self.stamp(leader);
         let count = builder.count();
         let ticket = self.next_ticket;
         self.next_ticket += 1;
@@ -214,11 +214,11 @@ impl Writer {
         }
     }
 
-    fn stamp(&mut self) -> UnixMs {
+    fn stamp(&mut self, leader: LeaderId) -> UnixMs {
         let state = self.group.replica().read();
         let (applied, stamped) = (state.ledger.now(), state.stamped);
         drop(state);
-        self.stamps.stamp(runtime::now(), applied, stamped, (self.clock)())
+        self.stamps.stamp(runtime::now(), leader, applied, stamped, (self.clock)())
     }
 
     fn decided(&mut self, ticket: u64, result: Result<Applied, ProposeError>) {

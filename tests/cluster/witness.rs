@@ -46,6 +46,8 @@ struct Shared {
     stop: AtomicBool,
     told: Mutex<Told>,
     moves: AtomicU64,
+    /// Keys are never used twice, not by a later witness either.
+    name: u64,
 }
 
 /// The unit and its askers, under way.
@@ -65,6 +67,7 @@ impl Witness {
             stop: AtomicBool::new(false),
             told: Mutex::default(),
             moves: AtomicU64::new(0),
+            name: rand::random(),
         });
         let mut tasks = JoinSet::new();
         tasks.spawn(Arc::clone(&shared).shift(movers));
@@ -116,7 +119,7 @@ impl Shared {
             }
             let path = format!("/v1/items/{}/holds", self.item);
             let body = json!({"quantity": 1, "buyer": "mover"});
-            let key = format!("move-{n}");
+            let key = format!("move-{:x}-{n}", self.name);
             let held = insist(&mut caller, &nodes, &path, &key, &body).await;
             assert!(held.status == 200 || held.status == 201, "the mover got {held:?}");
             let id = held.text_of("id").to_owned();
@@ -187,7 +190,7 @@ impl Shared {
             // Two of one: always refused, and how it is refused tells where the unit is.
             0 => {
                 let body = json!({"quantity": 2, "buyer": "asker"});
-                let key = format!("asker-{asker}-{n}");
+                let key = format!("asker-{:x}-{asker}-{n}", self.name);
                 caller.post(&format!("/v1/items/{item}/holds"), &key, &body).await
             }
             1 => {
