@@ -212,6 +212,7 @@ impl Opening {
             queue_max: batch.queue_max,
             queue_age_max: ms(batch.queue_age_ms_max),
             park_max: batch.park_max,
+            lease: ms(self.config.raft.election_max_ms),
             heartbeat: ms(self.config.raft.heartbeat_ms),
         }
     }

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ClientWriteError, InitializeError, RaftError};
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::checkpointing::make_checkpoint;
 use super::entry::{Applied, Member, Payload, TypeConfig, position_of};
+use super::heard::Heard;
 use super::machine::Machine;
 use super::replica::Replica;
 use crate::ledger::{LeaderId, LogIndex, NodeId, ShardId};
@@ -31,6 +33,7 @@ pub struct Group {
     pub(super) replica: Arc<Replica>,
     pub(super) checkpoints: Arc<Checkpoints>,
     pub(super) cut_pages: usize,
+    pub(super) heard: Arc<Heard>,
 }
 
 /// This node leads, as far as it knows.
@@ -160,6 +163,11 @@ impl Group {
     /// Tells who leads, as far as this node knows.
     pub fn leader(&self) -> Option<NodeId> {
         self.raft.server_metrics().borrow_watched().current_leader.map(NodeId)
+    }
+
+    /// Tells whether the leader that this node follows was heard within this time.
+    pub fn heard_leader_within(&self, time: Duration) -> bool {
+        self.heard.within(time)
     }
 
     /// Hands an entry to the log. From the moment of the call its failure is unknown, unless the

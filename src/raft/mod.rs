@@ -6,6 +6,7 @@
 mod checkpointing;
 mod entry;
 mod group;
+mod heard;
 mod log_store;
 mod machine;
 mod network;

@@ -113,7 +113,8 @@ pub async fn start_group(
     let raft = openraft::Raft::new(options.node.0, Arc::new(config), peers, store, machine)
         .await
         .map_err(|fatal| StartError::Raft { shard, why: fatal.to_string() })?;
-    let group = Group { raft, replica, checkpoints, cut_pages: options.cut_pages };
+    let heard = Arc::default();
+    let group = Group { raft, replica, checkpoints, cut_pages: options.cut_pages, heard };
     group.set_electable(options.electable);
     Ok(group)
 }

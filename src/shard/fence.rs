@@ -22,6 +22,7 @@ use crate::storage::LogPosition;
 pub(crate) struct Fence {
     group: Group,
     pause_after: Duration,
+    lease: Duration,
     /// The leadership that was marked for transfer or for the node's stop: its gate is closed.
     closed: Mutex<Option<LeaderId>>,
     /// The node takes no part any more: its log failed, or its clock is wild.
@@ -29,8 +30,8 @@ pub(crate) struct Fence {
 }
 
 impl Fence {
-    pub(crate) fn new(group: Group, pause_after: Duration) -> Fence {
-        Fence { group, pause_after, closed: Mutex::new(None), barred: Mutex::new(None) }
+    pub(crate) fn new(group: Group, pause_after: Duration, lease: Duration) -> Fence {
+        Fence { group, pause_after, lease, closed: Mutex::new(None), barred: Mutex::new(None) }
     }
 
     /// Returns this node's leadership, fresh or not.
@@ -96,6 +97,12 @@ impl Fence {
     /// Tells whether this node leads and its quorum is not fresh.
     pub(crate) fn is_stale(&self) -> bool {
         self.leadership().is_some_and(|leadership| !self.is_fresh(&leadership))
+    }
+
+    /// Tells whether this node follows a leader that it has not heard for the length of a lease: who
+    /// leads now, or whether anybody does, is not known here.
+    pub(crate) fn leader_is_silent(&self) -> bool {
+        self.leadership().is_none() && !self.group.heard_leader_within(self.lease)
     }
 
     fn is_fresh(&self, leadership: &Leadership) -> bool {

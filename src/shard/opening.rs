@@ -38,6 +38,8 @@ pub struct ShardLimits {
     pub queue_age_max: Duration,
     /// Questions that may be parked.
     pub park_max: usize,
+    /// How long a follower goes by a leader that it does not hear.
+    pub lease: Duration,
     /// Time between heartbeats, for judging who could lead.
     pub heartbeat: Duration,
 }
@@ -53,7 +55,7 @@ pub struct ShardService {
 pub fn open_shard(group: Group, limits: ShardLimits, clock: AgreedClock) -> ShardService {
     let shard = group.shard();
     let replica = Arc::clone(group.replica());
-    let fence = Arc::new(Fence::new(group.clone(), limits.pause_after));
+    let fence = Arc::new(Fence::new(group.clone(), limits.pause_after, limits.lease));
     let meter = Arc::new(Meter::default());
     let board = Arc::new(FlightBoard::default());
     let (deliveries, receiver) = mpsc::channel(DELIVERIES_MAX);
@@ -141,6 +143,7 @@ impl ShardService {
             Ok(_) => None,
             Err(reason) if self.place.fence.leadership().is_some() => Some(reason),
             Err(_) if state.leader.is_none() => Some(PauseReason::QuorumLost),
+            Err(_) if self.place.fence.leader_is_silent() => Some(PauseReason::QuorumLost),
             Err(_) => None,
         };
         let read = self.place.replica.read();

@@ -226,7 +226,9 @@ impl Router {
     ) -> Vec<Reply> {
         let count = questions.len();
         let place = &self.places[usize::from(shard.0)];
-        let leader = place.group.leader().filter(|leader| *leader != self.node);
+        // A caller sent after a leader that is silent would wait there until its deadline.
+        let silent = place.fence.leader_is_silent();
+        let leader = place.group.leader().filter(|leader| *leader != self.node && !silent);
         let member = leader.and_then(|leader| self.members.read().get(&leader).cloned());
         let Some(member) = member else {
             return vec![reply(Outcome::Paused(PauseReason::QuorumLost)); count];
