@@ -45,9 +45,9 @@ const BESIDE: [(&str, &str, &str); 2] = [
 /// Crates that only these places of `src/` may name.
 const CRATES: [(&str, &[&str]); 6] = [
     ("openraft", &["src/raft/"]),
-    ("openraft_rt", &["src/raft/", "src/runtime.rs"]),
-    ("openraft_rt_tokio", &["src/raft/", "src/runtime.rs"]),
-    ("openraft_rt_sim", &["src/raft/", "src/runtime.rs"]),
+    ("openraft_rt", &["src/raft/", "src/runtime.rs", "src/runtime/"]),
+    ("openraft_rt_tokio", &["src/raft/", "src/runtime.rs", "src/runtime/"]),
+    ("openraft_rt_sim", &["src/raft/", "src/runtime.rs", "src/runtime/"]),
     ("sled", &["src/storage/"]),
     ("axum", &["src/http/"]),
 ];
@@ -80,7 +80,7 @@ const CALLS: [(&str, &[&str], &str); 10] = [
 ];
 
 /// Files that never run in the simulator: they own sockets, terminals and processes.
-const REAL_TIME: &[&str] = &["src/runtime.rs", "src/http/serve", "src/cli/"];
+const REAL_TIME: &[&str] = &["src/runtime.rs", "src/runtime/", "src/http/serve", "src/cli/"];
 
 /// Files that may read the machine's monotonic clock: those, and the wait for sled's file lock.
 const REAL_CLOCK: &[&str] =

@@ -12,11 +12,13 @@ use tokio::sync::watch;
 
 use super::NodeError;
 use super::office::{Counter, Office};
-use super::parts::{Parts, sled_pages};
+use super::parts::{NetworkOf, Parts, sled_pages};
 use crate::clock::WallClock;
 use crate::config::Config;
 use crate::http;
 use crate::peer::{LaneBytes, Network, PeerLimits, Spawner};
+#[cfg(feature = "sim")]
+use crate::peer::{SimDefaults, SimNetwork};
 use crate::storage::{Ballast, DataDir, PageDesk, RealDisk};
 
 /// A running node of this process.
@@ -68,6 +70,10 @@ impl Node {
     ///
     /// [`NodeError`], in words that say what mends it.
     pub async fn start(config: Config) -> Result<Node, NodeError> {
+        if cfg!(feature = "sim") {
+            let words = "this binary was built for the simulator, which runs no real node";
+            return Err(NodeError::Mismatch(words.to_owned()));
+        }
         let data_dir = DataDir::lock(config.node.data_dir.clone())?;
         let disk: Arc<RealDisk> = Arc::new(RealDisk);
         let ballast = Ballast::new(
@@ -84,7 +90,7 @@ impl Node {
             disk,
             pages: Arc::new(sled_pages),
             desk,
-            network: Arc::new(move |local| Network::tcp(local, limits.clone())),
+            network: wire(limits),
             clock: WallClock::system(),
             place: Arc::new(|shard| thread(format!("shard-{shard}"))),
             random: Arc::new(rand::random),
@@ -144,6 +150,19 @@ impl Node {
         }
         self.office.stop().await;
     }
+}
+
+/// The kernel's sockets.
+#[cfg(not(feature = "sim"))]
+fn wire(limits: PeerLimits) -> NetworkOf {
+    Arc::new(move |local| Network::tcp(local, limits.clone()))
+}
+
+/// A wire with nobody on it: [`Node::start`] refuses to run in a simulated build.
+#[cfg(feature = "sim")]
+fn wire(limits: PeerLimits) -> NetworkOf {
+    let nobody = SimNetwork::new(0, SimDefaults::default());
+    Arc::new(move |local| Network::sim(&nobody, local, limits.clone()))
 }
 
 fn peer_limits(config: &Config) -> PeerLimits {

@@ -276,6 +276,14 @@ impl Router {
     }
 }
 
+impl Drop for Router {
+    fn drop(&mut self) {
+        // A thread whose storage is gone already has no home to forget.
+        let home = HOMES.try_with(|homes| homes.borrow_mut().remove(&self.id));
+        drop(home);
+    }
+}
+
 fn no_such_shard() -> Reply {
     reply(Outcome::Answered(Answer::Refused(crate::ledger::Refusal::HoldNotFound)))
 }
