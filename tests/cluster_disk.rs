@@ -1,5 +1,5 @@
-//! A node whose disk is full. Needs the right to mount a small file system; without it the test says
-//! loudly that it proves nothing.
+//! A node whose disk is full. Needs the right to mount a small file system; without it the test
+//! says loudly that it proves nothing.
 
 mod cluster;
 
@@ -48,7 +48,8 @@ impl Drop for SmallDisk {
 #[tokio::test]
 async fn node_whose_disk_is_full_says_so_stops_its_part_and_loses_nothing() {
     let seed = seed();
-    let plan = Plan::new(3, 2).set("log.segment_bytes", 1 << 20);
+    let plan =
+        Plan::new(3, 2).set("peer.append_bytes_max", 1 << 18).set("log.segment_bytes", 1 << 20);
     let mut fleet = Fleet::prepare(plan);
     let Some(disk) = SmallDisk::mount(&fleet.data_dir(3), 48) else {
         println!("SKIPPED, NOTHING WAS PROVED: mounting a tmpfs is not allowed here");

@@ -5,8 +5,10 @@ mod cluster;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use cluster::{Answer, Caller, Dice, Fleet, Plan, SOON, all_holds, pass, rounds, seed, try_again};
-use cluster::wait_for;
+use cluster::{
+    Answer, Buying, Caller, Dice, Fleet, Plan, SOON, all_holds, pass, rounds, seed, try_again,
+    wait_for,
+};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -65,7 +67,11 @@ async fn confirm(caller: &mut Caller, fleet: &[std::net::SocketAddr], id: &str) 
 }
 
 /// Confirms each hold at its deadline, more or less, and returns what each was told.
-async fn confirm_all(fleet: &Fleet, placed: &[Placed], dice: &mut Dice) -> BTreeMap<String, Answer> {
+async fn confirm_all(
+    fleet: &Fleet,
+    placed: &[Placed],
+    dice: &mut Dice,
+) -> BTreeMap<String, Answer> {
     const TASKS: usize = 40;
     let mut tasks = JoinSet::new();
     for task in 0..TASKS {
@@ -189,4 +195,39 @@ async fn leader_killed_among_the_deadlines_leaves_each_hold_one_end() {
         all.insert(hold.id.clone(), answer);
     }
     judge(&fleet, count as u64, &all).await;
+}
+
+/// Ledger time passes under load as the clock does: a hold lapses on time, neither late nor early.
+/// Found on a real cluster: each entry lost the time of its commit, and time stood nearly still.
+#[tokio::test]
+async fn holds_lapse_on_time_under_load() {
+    let seed = seed();
+    let fleet = Fleet::start(Plan::new(3, 1).calm()).await;
+    fleet.put_units("load", 1_000_000).await;
+    let rules = json!({"ttl_ms": 2_000, "max_ttl_ms": 600_000});
+    fleet.put_item("ticket", &json!({"total": 100, "hold": rules})).await;
+    let load = Buying::start("load", fleet.all_http(), 16, seed);
+    load.wait_grants(50).await;
+    let mut caller = fleet.caller(1);
+    for round in 0..rounds(3) {
+        let body = json!({"quantity": 1, "buyer": "b"});
+        let asked = Instant::now();
+        let key = format!("k-{round}");
+        let held = caller.post("/v1/items/ticket/holds", &key, &body).await.expect("an answer");
+        assert_eq!(held.status, 201, "{held:?}");
+        let held_at = Instant::now();
+        let path = format!("/v1/holds/{}", held.text_of("id"));
+        wait_for("it lapses", SOON, async || {
+            let state = caller.get(&path).await.expect("an answer").text_of("state").to_owned();
+            if state == "expired" { Ok(()) } else { Err(state) }
+        })
+        .await;
+        println!("lapsed {:?} after its answer", held_at.elapsed());
+        assert!(asked.elapsed() > Duration::from_millis(1_900), "it lapsed early");
+        assert!(held_at.elapsed() < Duration::from_millis(2_600), "it lapsed late");
+    }
+    let books = load.finish().await;
+    println!("{} holds beside it", books.kept.len());
+    books.verify(&fleet, "load").await;
+    fleet.audit("ticket").await;
 }

@@ -102,7 +102,7 @@ impl Node {
         let office = Office::open(config.clone(), parts, house).await?;
         let front = http::Front::new(Arc::new(Counter(Arc::clone(&office))), http_limits(&config));
         let mut threads = Vec::new();
-        let connections = http::Connections::default();
+        let connections = front.connections();
         for at in 0..config.http.thread_count() {
             let socket = listener.try_clone().map_err(|e| NodeError::io("the HTTP socket", e))?;
             let router = http::router(&front);

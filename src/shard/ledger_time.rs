@@ -45,9 +45,9 @@ impl StampSource {
         stamped: Option<(UnixMs, Instant)>,
         wall: Option<UnixMs>,
     ) -> UnixMs {
-        let own = self.last.filter(|made| {
-            made.leader == leader && made.micros / MICROS_PER_MS >= applied.0
-        });
+        let own = self
+            .last
+            .filter(|made| made.leader == leader && made.micros / MICROS_PER_MS >= applied.0);
         let base = own.map(|made| (made.micros, made.at));
         let base = base.or_else(|| stamped.map(|(base, at)| (micros(base.max(applied)), at)));
         let micros = match base {
@@ -72,9 +72,7 @@ fn slewed(base: u64, since: Duration, wall: Option<UnixMs>) -> u64 {
     let slack = since / SLEW_PART;
     match wall {
         None => plain,
-        Some(wall) => {
-            micros(wall).clamp(plain.saturating_sub(slack), plain.saturating_add(slack))
-        }
+        Some(wall) => micros(wall).clamp(plain.saturating_sub(slack), plain.saturating_add(slack)),
     }
 }
 

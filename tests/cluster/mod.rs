@@ -1,9 +1,9 @@
 //! Real nodes for the cluster tests: `serve` processes of the built binary on the loopback.
 //!
 //! Each test has a cluster of its own, with a data directory, a loopback address and ports of its
-//! own, so tests never meet. What is waited for is looked at until a deadline. A cluster's processes
-//! die with their test, however it ends. `HOLDFAST_CLUSTER_ROUNDS` multiplies the sizes for long
-//! runs; the seed of every run is printed.
+//! own, so tests never meet. What is waited for is looked at until a deadline. The processes of a
+//! cluster die with their test, however it ends. `HOLDFAST_CLUSTER_ROUNDS` multiplies the sizes for
+//! long runs; the seed of every run is printed.
 
 #![allow(dead_code, unused_imports, reason = "each test file uses its own part")]
 
@@ -13,16 +13,16 @@ mod fleet;
 mod metrics;
 mod turn;
 mod view;
-mod witness;
 mod wire;
+mod witness;
 
 pub(crate) use books::{Books, Buying, Ended, Kept, all_holds};
 pub(crate) use command::{Finished, command, holdfast};
 pub(crate) use fleet::{Fleet, Plan, try_again};
 pub(crate) use metrics::Metrics;
 pub(crate) use view::{NodeView, ShardView};
-pub(crate) use witness::Witness;
 pub(crate) use wire::{Answer, Caller, Lost, Sent};
+pub(crate) use witness::Witness;
 
 use std::time::Duration;
 

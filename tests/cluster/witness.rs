@@ -1,5 +1,5 @@
-//! A unit that goes to and fro, and those who ask about it meanwhile: whoever is told something that
-//! was true at no moment between question and answer has been answered from the past.
+//! A unit that goes to and fro, and those who ask about it meanwhile: whoever is told something
+//! that was true at no moment between question and answer has been answered from the past.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,8 +11,8 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::fleet::try_again;
-use super::wire::{Answer, Caller};
 use super::pass;
+use super::wire::{Answer, Caller};
 
 /// How long the unit stays where it is.
 const DWELL: Duration = Duration::from_millis(25);
