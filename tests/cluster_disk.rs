@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use cluster::{Buying, Fleet, Plan, SOON, seed, wait_for};
+use serde_json::json;
 
 /// A small file system in memory, unmounted when it is dropped.
 struct SmallDisk(PathBuf);
@@ -44,6 +45,21 @@ impl Drop for SmallDisk {
     }
 }
 
+/// Writes a batch of holds with long records.
+async fn write_much(fleet: &Fleet, round: usize) {
+    let operations: Vec<_> = (0..500)
+        .map(|n| {
+            json!({"op": "place", "key": format!("k-{round}-{n}"), "item": "filler",
+                   "quantity": 1, "reference": "r".repeat(128)})
+        })
+        .collect();
+    // Who answers how does not matter here: what is acknowledged stands in the buyers' books.
+    let _ = fleet
+        .caller(1 + round % 2)
+        .post("/v1/holds:batch", "batch", &json!({"operations": operations}))
+        .await;
+}
+
 /// Case S10.
 #[tokio::test]
 async fn node_whose_disk_is_full_says_so_stops_its_part_and_loses_nothing() {
@@ -64,10 +80,14 @@ async fn node_whose_disk_is_full_says_so_stops_its_part_and_loses_nothing() {
     assert_eq!(fleet.init("plan.json").code, Some(0));
     fleet.wait_ready().await;
     fleet.put_units("ticket", 1_000_000).await;
+    fleet.put_units("filler", 1_000_000).await;
     let buying = Buying::start("ticket", fleet.all_http(), 12, seed);
     buying.wait_grants(50).await;
     disk.fill(64 << 10);
+    let mut round = 0;
     let told = wait_for("the full disk is told of", SOON + SOON, async || {
+        round += 1;
+        write_much(&fleet, round).await;
         let ready = fleet.caller(3).get("/readyz").await;
         match ready {
             Ok(ready) if ready.status == 503 && ready.text.contains("the log takes nothing") => {

@@ -81,9 +81,9 @@ async fn confirm_all(
         tasks.spawn(async move {
             let mut told = Vec::new();
             for hold in mine {
-                // From 20 ms before to 20 ms after.
-                let early = Duration::from_millis(20);
-                let jitter = Duration::from_micros(dice.below(40_000));
+                // From 40 ms before to 20 ms after: an answer takes its time, too.
+                let early = Duration::from_millis(40);
+                let jitter = Duration::from_micros(dice.below(60_000));
                 tokio::time::sleep_until((hold.lapses - early) + jitter).await;
                 let answer = confirm(&mut caller, &nodes, &hold.id).await;
                 told.push((hold.id, answer));
