@@ -4,9 +4,10 @@
 //! clock by at most 1 %. So no jump of one clock expires everybody's holds or freezes expiry. A
 //! leadership goes by the stamp that it made last and by *when it made it*: going by when an entry
 //! was applied would lose the time of each commit, and time would stand still under load. A new
-//! leadership goes by the entry applied last and by when that was here. The wall clock is followed at
-//! once only when there is no monotonic base (nothing was applied here since the start), or time is
-//! behind after a stop of the whole cluster, and only when a majority of the members' clocks agrees.
+//! leadership goes by the entry applied last and by when that was here. The wall clock is followed
+//! at once only when there is no monotonic base (nothing was applied here since the start), or time
+//! is behind after a stop of the whole cluster, and only when a majority of the members' clocks
+//! agrees.
 
 use std::time::Duration;
 
