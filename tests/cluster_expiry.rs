@@ -23,7 +23,6 @@ struct Placed {
 /// Places holds in batches, with lifetimes from `ttl_ms` on, a little longer each.
 async fn place_all(fleet: &Fleet, count: usize, ttl_ms: u64, apart: f64) -> Vec<Placed> {
     let mut placed = Vec::new();
-    let mut caller = fleet.caller(2);
     let keys: Vec<usize> = (0..count).collect();
     for part in keys.chunks(500) {
         let operations: Vec<Value> = part
@@ -34,13 +33,11 @@ async fn place_all(fleet: &Fleet, count: usize, ttl_ms: u64, apart: f64) -> Vec<
                        "buyer": format!("b-{n}"), "ttl_ms": ttl})
             })
             .collect();
-        let body = json!({"operations": operations});
         let asked = Instant::now();
-        let answer = caller.post("/v1/holds:batch", "batch", &body).await.expect("an answer");
+        let results = fleet.place_batch(2, &operations).await;
         // They were placed at some moment between the two.
         let told = asked + asked.elapsed() / 2;
-        for result in answer.body["results"].as_array().expect("results") {
-            assert_eq!(result["status"], 201, "{result}");
+        for result in results {
             let left = result["hold"]["expires_in_ms"].as_u64().expect("a lifetime");
             let id = result["hold"]["id"].as_str().expect("an id").to_owned();
             placed.push(Placed { id, lapses: told + Duration::from_millis(left) });

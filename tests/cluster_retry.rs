@@ -6,7 +6,7 @@ mod cluster;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use cluster::{Buying, Fleet, Plan, SOON, rounds, seed, try_again, wait_for};
+use cluster::{Buying, Fleet, Plan, rounds, seed};
 use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -85,24 +85,20 @@ async fn retry_after_the_leader_died_with_the_answer_finds_the_same_effect() {
     for n in 0..3 {
         let body = json!({"quantity": 2, "buyer": format!("b-{n}")});
         let key = format!("k-{n}");
-        let placed = fleet.caller(1).post("/v1/items/ticket/holds", &key, &body).await;
-        holds.push(placed.expect("an answer").text_of("id").to_owned());
+        let placed = fleet.insist(1, "/v1/items/ticket/holds", &key, &body).await;
+        holds.push(placed.text_of("id").to_owned());
     }
     let confirm = format!("/v1/holds/{}/confirm", holds[1]);
     let release = format!("/v1/holds/{}/release", holds[2]);
     let leader = fleet.leader_of("ticket").await;
     for path in [&confirm, &release] {
-        let answer = fleet.caller(leader).post(path, "end", &json!({})).await;
-        assert_eq!(answer.expect("an answer").status, 200);
+        let answer = fleet.insist(leader, path, "end", &json!({})).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
     }
     fleet.kill(leader);
     let next = fleet.running()[0];
-    let mut retry = async |path: &str, key: &str, body: serde_json::Value| {
-        wait_for("the retry is answered", SOON, async || {
-            let sent = fleet.caller(next).post(path, key, &body).await;
-            if try_again(&sent) { Err(format!("{sent:?}")) } else { Ok(sent.expect("definite")) }
-        })
-        .await
+    let retry = async |path: &str, key: &str, body: serde_json::Value| {
+        fleet.insist(next, path, key, &body).await
     };
     let placing = "/v1/items/ticket/holds";
     let again = retry(placing, "k-0", json!({"quantity": 2, "buyer": "b-0"})).await;

@@ -393,6 +393,36 @@ impl Fleet {
         self.put_item(item, &json!({"total": total, "hold": {"ttl_ms": 600_000}})).await;
     }
 
+    /// Asks one node, always with the same key, until there is a definite answer: a machine that is
+    /// busy with other things may cost a shard its quorum for a moment.
+    pub(crate) async fn insist(&self, id: usize, path: &str, key: &str, body: &Value) -> Answer {
+        let within = Duration::from_millis(1_000);
+        wait_for(&format!("{path} is answered"), SOON, async || {
+            let sent = self.caller(id).post_within(path, key, body, within).await;
+            if try_again(&sent) { Err(format!("{sent:?}")) } else { Ok(sent.expect("definite")) }
+        })
+        .await
+    }
+
+    /// Places many holds in one batch, again until every one of them is there.
+    pub(crate) async fn place_batch(&self, id: usize, operations: &[Value]) -> Vec<Value> {
+        let body = json!({"operations": operations});
+        wait_for("a batch is placed", SOON, async || {
+            let sent = self.caller(id).post("/v1/holds:batch", "batch", &body).await;
+            let answer = sent.map_err(|lost| format!("{lost:?}"))?;
+            let results = answer.body["results"].as_array().cloned().unwrap_or_default();
+            let is_open = |result: &&Value| {
+                result["status"].as_u64() != Some(201) && result["status"].as_u64() != Some(200)
+            };
+            match results.iter().find(is_open) {
+                Some(open) => Err(open.to_string()),
+                None if results.len() == operations.len() => Ok(results),
+                None => Err(answer.text),
+            }
+        })
+        .await
+    }
+
     /// Reads until the answer is neither "not now" nor "nobody".
     pub(crate) async fn read(&self, id: usize, path: &str) -> Answer {
         wait_for(path, SOON, async || match self.caller(id).get(path).await {
