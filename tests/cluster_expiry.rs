@@ -5,8 +5,8 @@ mod cluster;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use cluster::{Answer, Caller, Dice, Fleet, Plan, SOON, all_holds, pass, rounds, seed, try_again};
 use cluster::wait_for;
+use cluster::{Answer, Caller, Dice, Fleet, Plan, SOON, all_holds, pass, rounds, seed, try_again};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -63,7 +63,11 @@ async fn confirm(caller: &mut Caller, fleet: &[std::net::SocketAddr], id: &str) 
 }
 
 /// Confirms each hold at its deadline, more or less, and returns what each was told.
-async fn confirm_all(fleet: &Fleet, placed: &[Placed], dice: &mut Dice) -> BTreeMap<String, Answer> {
+async fn confirm_all(
+    fleet: &Fleet,
+    placed: &[Placed],
+    dice: &mut Dice,
+) -> BTreeMap<String, Answer> {
     const TASKS: usize = 40;
     let mut tasks = JoinSet::new();
     for task in 0..TASKS {

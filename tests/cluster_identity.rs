@@ -136,9 +136,11 @@ async fn wiped_node_gives_no_vote_whoever_adopts_it() {
     let offer = json!({"cluster_id": cluster, "node": 3, "settings": settings});
     let adopted = fleet.caller(3).post("/admin/v1/adopt", "k", &offer).await.expect("an answer");
     assert_eq!(adopted.status, 200, "{adopted:?}");
-    let address = |id: usize| json!({"node": id, "log_uuid": "0".repeat(31) + &id.to_string(),
+    let address = |id: usize| {
+        json!({"node": id, "log_uuid": "0".repeat(31) + &id.to_string(),
         "peer_addr": fleet.peer(id).to_string(), "http_addr": fleet.http(id).to_string(),
-        "region": "default"});
+        "region": "default"})
+    };
     let mut own = address(3);
     own["log_uuid"] = adopted.body["log_uuid"].clone();
     let members = json!({"members": [address(1), address(2), own]});
@@ -159,9 +161,7 @@ async fn wiped_node_gives_no_vote_whoever_adopts_it() {
 #[tokio::test]
 async fn node_of_another_cluster_is_not_let_in() {
     let mut fleet = Fleet::start_empty(Plan::new(4, 1)).await;
-    let urls = |ids: &[usize]| {
-        ids.iter().map(|id| fleet.url(*id)).collect::<Vec<_>>().join(",")
-    };
+    let urls = |ids: &[usize]| ids.iter().map(|id| fleet.url(*id)).collect::<Vec<_>>().join(",");
     for (name, nodes) in [("ours", urls(&[1, 2, 3])), ("theirs", urls(&[4]))] {
         let plan = fleet.dir().join(name).display().to_string();
         let made =
@@ -194,7 +194,8 @@ async fn node_of_another_cluster_is_not_let_in() {
 async fn second_process_on_a_data_directory_is_turned_away() {
     let fleet = Fleet::start(Plan::new(1, 1)).await;
     let data = format!("node.data_dir={}", fleet.data_dir(1).display());
-    let set = ["--set", &data, "--set", "http.listen=127.0.0.1:0", "--set", "peer.listen=127.0.0.1:0"];
+    let set =
+        ["--set", &data, "--set", "http.listen=127.0.0.1:0", "--set", "peer.listen=127.0.0.1:0"];
     let mut line = vec!["serve"];
     line.extend(set);
     let second = command(&line).output().expect("the binary runs");

@@ -48,10 +48,7 @@ async fn race(fleet: &Fleet, item: &str, buyers: usize, at_once: usize) -> BTree
 }
 
 fn expected(granted: usize, buyers: usize) -> BTreeMap<String, usize> {
-    BTreeMap::from([
-        ("201 ".to_owned(), granted),
-        ("409 sold-out".to_owned(), buyers - granted),
-    ])
+    BTreeMap::from([("201 ".to_owned(), granted), ("409 sold-out".to_owned(), buyers - granted)])
 }
 
 /// Case L01.

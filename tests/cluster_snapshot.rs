@@ -122,8 +122,14 @@ async fn follower_behind_the_purge_gets_a_checkpoint_that_replaces_what_it_had()
     // As leader it goes by what it was sent.
     fleet.kill(1);
     assert_eq!(fleet.leader_of_shard(0).await.0, 3);
-    let again = fleet.caller(3).post("/v1/items/ticket/holds", "k-2",
-        &json!({"quantity": 1, "buyer": "b-2", "reference": "r".repeat(120)})).await;
+    let again = fleet
+        .caller(3)
+        .post(
+            "/v1/items/ticket/holds",
+            "k-2",
+            &json!({"quantity": 1, "buyer": "b-2", "reference": "r".repeat(120)}),
+        )
+        .await;
     let again = again.expect("an answer");
     assert_eq!((again.status, again.text_of("id")), (200, early[2].as_str()), "{again:?}");
     write(&fleet, 3, 5_000, 100).await;

@@ -118,7 +118,9 @@ async fn leader_stopped_for_three_seconds_and_continued_answers_nothing_from_the
         let path = format!("/v1/holds/{}/release", sold.text_of("id"));
         let freed = insist(&fleet, other, &path, "freed", &json!({})).await;
         assert_eq!(freed.text_of("state"), "released", "{freed:?}");
-        left = fleet.read(other, "/v1/items/sells/availability?consistency=leader").await
+        left = fleet
+            .read(other, "/v1/items/sells/availability?consistency=leader")
+            .await
             .number_of("available");
         assert_eq!(left, 1_000);
     }

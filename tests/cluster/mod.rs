@@ -13,16 +13,16 @@ mod fleet;
 mod metrics;
 mod turn;
 mod view;
-mod witness;
 mod wire;
+mod witness;
 
 pub(crate) use books::{Books, Buying, Ended, Kept, all_holds};
 pub(crate) use command::{Finished, command, holdfast};
 pub(crate) use fleet::{Fleet, Plan, try_again};
 pub(crate) use metrics::Metrics;
 pub(crate) use view::{NodeView, ShardView};
-pub(crate) use witness::Witness;
 pub(crate) use wire::{Answer, Caller, Lost, Sent};
+pub(crate) use witness::Witness;
 
 use std::time::Duration;
 

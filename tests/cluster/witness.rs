@@ -11,8 +11,8 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::fleet::try_again;
-use super::wire::{Answer, Caller};
 use super::pass;
+use super::wire::{Answer, Caller};
 
 /// How long the unit stays where it is.
 const DWELL: Duration = Duration::from_millis(25);
