@@ -215,7 +215,8 @@ impl Ledger {
         };
         // A bucket that accepted what nobody sent has more than the item's total.
         let taken = bucket.live(now).saturating_add(stock.sold);
-        let free = bucket.free(now).min(raised.saturating_sub(taken));
+        let free = bucket.within_reach(now, lower, self.books.sweeps_left);
+        let free = free.min(raised.saturating_sub(taken));
         let Some(total) = raised.checked_sub(lower).filter(|_| lower <= free) else {
             return refuse(Refusal::StockCommitted {
                 needed: lower,

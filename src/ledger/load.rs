@@ -6,7 +6,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::bucket::{Bucket, Counters, FLOORS_PER_PAGE, PAIRS_PER_PAGE, Pair, floor_hash};
+use super::bucket::{Bucket, Counters, Pair};
+use super::bucket_page::{FLOORS_PER_PAGE, PAIRS_PER_PAGE, floor_hash};
 use super::encoding::Reader;
 use super::ids::RegionOrdinal;
 use super::item::{self, ADJUSTMENTS_PER_PAGE, Adjustment, Item, ItemRecord};

@@ -303,9 +303,6 @@ impl Ledger {
             bucket.sweep(spot.slot, sequence, books);
         }
         if let Some(grant) = change.grant {
-            for due in grant.sweep.into_iter().filter(|due| *due != sequence) {
-                bucket.sweep(spot.slot, due, books);
-            }
             bucket.make_room(grant.demand.quantity, books);
         }
         let revision = books.index.0;

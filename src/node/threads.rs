@@ -11,7 +11,8 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::watch;
 
 use super::NodeError;
-use super::office::{Counter, Office};
+use super::memory::warm;
+use super::office::{Counter, Ended, Office};
 use super::parts::{NetworkOf, Parts, sled_pages};
 use crate::clock::WallClock;
 use crate::config::Config;
@@ -37,17 +38,24 @@ impl std::fmt::Debug for Node {
     }
 }
 
+/// How long each of the two ends of a shutdown may take: the handing over, and the stop of the shards.
+const PART_MAX: Duration = Duration::from_millis(900);
+/// How much longer than they promise the HTTP threads may take.
+const GRACE: Duration = Duration::from_millis(200);
+
 fn runtime() -> std::io::Result<Runtime> {
     Builder::new_current_thread().enable_all().build()
 }
 
 /// Starts a thread with a runtime of its own, which lives as long as the process.
-fn thread(name: String) -> std::io::Result<Spawner> {
+fn thread(name: String, warm_bytes: u64) -> std::io::Result<Spawner> {
     let (ready, handle) = std::sync::mpsc::sync_channel(1);
     std::thread::Builder::new().name(name).spawn(move || {
+        let _stays_taken = warm(warm_bytes);
         let made = runtime();
         let handle = made.as_ref().map(|runtime| runtime.handle().clone());
-        let told = ready.send(handle.map_err(|error| std::io::Error::new(error.kind(), error.to_string())));
+        let told = ready
+            .send(handle.map_err(|error| std::io::Error::new(error.kind(), error.to_string())));
         if let (Ok(()), Ok(runtime)) = (told, made) {
             runtime.block_on(std::future::pending::<()>());
         }
@@ -86,13 +94,14 @@ impl Node {
         }
         let desk = PageDesk::start().map_err(|e| NodeError::io("the pages' thread", e))?;
         let limits = peer_limits(&config);
+        let warm_bytes = config.memory.warm_bytes / u64::from(config.cluster.shards);
         let parts = Parts {
             disk,
             pages: Arc::new(sled_pages),
             desk,
             network: wire(limits),
             clock: WallClock::system(),
-            place: Arc::new(|shard| thread(format!("shard-{shard}"))),
+            place: Arc::new(move |shard| thread(format!("shard-{shard}"), warm_bytes)),
             random: Arc::new(rand::random),
         };
         let (stop, stopped) = watch::channel(false);
@@ -116,12 +125,13 @@ impl Node {
                     tracing::error!(%error, "an HTTP thread ended");
                 }
             };
-            let spawned = std::thread::Builder::new().name(format!("http-{at}")).spawn(move || {
-                match runtime() {
-                    Ok(runtime) => runtime.block_on(work),
-                    Err(error) => tracing::error!(%error, "an HTTP thread did not start"),
-                }
-            });
+            let spawned =
+                std::thread::Builder::new().name(format!("http-{at}")).spawn(
+                    move || match runtime() {
+                        Ok(runtime) => runtime.block_on(work),
+                        Err(error) => tracing::error!(%error, "an HTTP thread did not start"),
+                    },
+                );
             threads.push(spawned.map_err(|e| NodeError::io("an HTTP thread", e))?);
         }
         let drain_max = Duration::from_millis(config.http.drain_ms);
@@ -133,9 +143,23 @@ impl Node {
         &self.office
     }
 
-    /// Stops the node: hands leaderships over, answers what is under way, within bounds.
+    /// Waits until the node can do nothing any more for its cluster and its process should end.
+    pub async fn failed(&self) -> Ended {
+        let mut ended = self.office.ended();
+        let fatal = ended.wait_for(|end| end.as_ref().is_some_and(|end| end.is_fatal)).await;
+        match fatal.ok().and_then(|end| end.clone()) {
+            Some(end) => end,
+            // The office lives as long as this node.
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Stops the node: hands leaderships over, answers what is under way, within `http.drain_ms` and
+    /// two seconds.
     pub async fn shutdown(self) {
-        self.office.drain().await;
+        if tokio::time::timeout(PART_MAX, self.office.drain()).await.is_err() {
+            tracing::warn!("a leadership was not handed over in time");
+        }
         self.stop.send_replace(true);
         let threads = self.http;
         let joined = tokio::task::spawn_blocking(move || {
@@ -145,10 +169,12 @@ impl Node {
                 }
             }
         });
-        if tokio::time::timeout(self.drain_max + Duration::from_secs(1), joined).await.is_err() {
+        if tokio::time::timeout(self.drain_max + GRACE, joined).await.is_err() {
             tracing::warn!("requests were still under way when the node stopped");
         }
-        self.office.stop().await;
+        if tokio::time::timeout(PART_MAX, self.office.stop()).await.is_err() {
+            tracing::warn!("the node's part did not stop in time");
+        }
     }
 }
 

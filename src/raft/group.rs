@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use openraft::impls::ProgressResponder;
 use openraft::raft::ClientWriteResult;
 use openraft::type_config::alias::OneshotReceiverOf;
 use openraft::{Instant as _, ReadPolicy, ServerState};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::checkpointing::make_checkpoint;
@@ -20,9 +22,11 @@ use super::entry::{Applied, Member, Payload, TypeConfig, position_of};
 use super::heard::Heard;
 use super::machine::Machine;
 use super::replica::Replica;
+use super::start::StartOptions;
 use crate::ledger::{LeaderId, LogIndex, NodeId, ShardId};
+use crate::peer::{Link, Network};
 use crate::runtime::{self, Instant};
-use crate::storage::{Checkpoints, LogPosition};
+use crate::storage::{Checkpoints, LogPosition, PageDesk, ShardLog};
 
 pub(crate) type Raft = openraft::Raft<TypeConfig, Machine>;
 
@@ -34,6 +38,18 @@ pub struct Group {
     pub(super) checkpoints: Arc<Checkpoints>,
     pub(super) cut_pages: usize,
     pub(super) heard: Arc<Heard>,
+    pub(super) origin: Arc<Origin>,
+}
+
+/// What a group was started from, and needs again to compare and rebuild its state.
+pub(super) struct Origin {
+    pub(super) log: ShardLog,
+    pub(super) desk: PageDesk,
+    pub(super) network: Network,
+    pub(super) options: StartOptions,
+    /// Connections on which replicas compare digests, by node.
+    pub(super) links: Mutex<BTreeMap<NodeId, Link>>,
+    pub(super) electable: AtomicBool,
 }
 
 /// This node leads, as far as it knows.
@@ -210,7 +226,13 @@ impl Group {
 
     /// Lets this node stand for election, or not.
     pub fn set_electable(&self, electable: bool) {
+        self.origin.electable.store(electable, Ordering::Release);
         self.raft.runtime_config().elect(electable);
+    }
+
+    /// Tells whether this node may stand for election.
+    pub fn is_electable(&self) -> bool {
+        self.origin.electable.load(Ordering::Acquire)
     }
 
     /// Founds the group with these voters. Founding it again with the same is no error.

@@ -4,12 +4,14 @@
 //! it and how fresh that is, and told to make checkpoints. Below it are the log and the pages.
 
 mod checkpointing;
+mod comparing;
 mod entry;
 mod group;
 mod heard;
 mod log_store;
 mod machine;
 mod network;
+mod rebuilding;
 mod replica;
 mod serving;
 mod snapshot;
@@ -18,6 +20,6 @@ mod start;
 pub use entry::{Applied, EntryBuilder, Member, Payload};
 pub use group::{Group, GroupState, Leadership, Proposal, ProposeError, Role};
 pub use network::PeerBook;
-pub use replica::{AppliedState, Replica};
+pub use replica::{Accusation, AppliedState, EntryTimer, Replica};
 pub use serving::{RaftConversation, SnapshotConversation};
 pub use start::{StartError, StartOptions, start_group};

@@ -18,9 +18,10 @@ use super::entry::TypeConfig;
 use super::group::{Group, Raft};
 use super::heard::Heard;
 use super::network::kind;
+use super::replica::Accusation;
 use super::snapshot::{CHUNK_BYTES, Incoming, SnapshotHandle, WirePage, header_of, meta_of};
 use crate::codec;
-use crate::ledger::PageKey;
+use crate::ledger::{LogIndex, PageKey};
 use crate::peer::{Conversation, ReplyTo};
 use crate::runtime;
 use crate::storage::{CheckpointHeader, PageDesk, PinnedCheckpoint};
@@ -49,6 +50,7 @@ fn parsed<T: DeserializeOwned>(body: &[u8], reply: ReplyTo) -> Option<(T, ReplyT
 
 /// A peer's votes, heartbeats or appends.
 pub struct RaftConversation {
+    group: Group,
     raft: Raft,
     heard: Arc<Heard>,
     appends: Option<mpsc::Sender<(AppendEntriesRequest<TypeConfig>, ReplyTo)>>,
@@ -58,6 +60,7 @@ impl RaftConversation {
     /// Serves a peer of this group.
     pub fn new(group: &Group) -> RaftConversation {
         RaftConversation {
+            group: group.clone(),
             raft: group.raft.clone(),
             heard: Arc::clone(&group.heard),
             appends: None,
@@ -145,12 +148,30 @@ impl Conversation for RaftConversation {
             kind::TRANSFER => {
                 let parsed = parsed::<TransferLeaderRequest<TypeConfig>>(&body, reply);
                 let Some((request, reply)) = parsed else { return };
+                // openraft would stand at once, whatever it was told about elections.
+                if request.to_node_id() == &self.group.origin.options.node.0
+                    && !self.group.is_electable()
+                {
+                    reply.refuse("this node does not stand for election now");
+                    return;
+                }
                 runtime::spawn(async move {
                     match raft.handle_transfer_leader(request).await {
                         Ok(response) => answer(reply, &response),
                         Err(error) => reply.refuse(error.to_string()),
                     }
                 });
+            }
+            kind::DIGEST => {
+                if let Some((index, reply)) = parsed::<LogIndex>(&body, reply) {
+                    answer(reply, &self.group.tell_digest(index));
+                }
+            }
+            kind::ACCUSE => {
+                if let Some((accusation, reply)) = parsed::<Accusation>(&body, reply) {
+                    self.group.replica().accuse(accusation);
+                    answer(reply, &());
+                }
             }
             unknown => reply.refuse(format!("frame kind {unknown} has no place on this lane")),
         }

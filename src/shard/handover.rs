@@ -5,7 +5,11 @@
 //! answered within two heartbeats and lacks nothing of the log; a transfer to another stops
 //! heartbeats and proposals for most of a second.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::RwLock;
 
 use super::router::Place;
 use crate::ledger::{LogIndex, NodeId};
@@ -38,7 +42,38 @@ pub(crate) fn candidates(
     candidates.into_iter().map(|(_, voter)| voter).collect()
 }
 
+/// Members that do not stand for election, as they say themselves: their clock is wild, their disk
+/// hangs, or they are about to stop. Leadership is never handed to one of them.
+#[derive(Debug, Clone, Default)]
+pub struct Abstaining(Arc<RwLock<BTreeSet<NodeId>>>);
+
+impl Abstaining {
+    /// Notes whether a member stands.
+    pub fn note(&self, node: NodeId, stands: bool) {
+        if self.0.read().contains(&node) == stands {
+            let mut nodes = self.0.write();
+            if stands {
+                nodes.remove(&node);
+            } else {
+                nodes.insert(node);
+            }
+        }
+    }
+
+    /// Tells whether a member abstains.
+    pub fn has(&self, node: NodeId) -> bool {
+        self.0.read().contains(&node)
+    }
+}
+
 impl Place {
+    /// Returns who could lead instead of `own`, least lag first.
+    pub(crate) fn successors(&self, own: NodeId, heartbeat: Duration, exact: bool) -> Vec<NodeId> {
+        let mut found = candidates(&self.group.state(), own, heartbeat, exact);
+        found.retain(|node| !self.abstaining.has(*node));
+        found
+    }
+
     /// Hands leadership of this shard to `to`, or to whoever can win; does nothing when this node
     /// does not lead.
     ///
@@ -54,13 +89,13 @@ impl Place {
         if self.fence.leadership().is_none() {
             return Ok(());
         }
-        let candidates = candidates(&self.group.state(), own, heartbeat, false);
+        let candidates = self.successors(own, heartbeat, false);
         let chosen = match to {
             Some(to) => candidates.contains(&to).then_some(to),
             None => candidates.first().copied(),
         };
         let Some(to) = chosen else {
-            return Err("no voter has answered within two heartbeats".to_owned());
+            return Err("no voter that stands has answered within two heartbeats".to_owned());
         };
         let Some(closed) = self.fence.close() else { return Ok(()) };
         let asked = self.group.transfer_to(to).await;

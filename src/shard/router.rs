@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use super::ask::Addressed;
 use super::desk::{Consistency, Hop, MemberSpec, Outcome, Question, Reply, Request};
@@ -13,9 +13,11 @@ use super::fence::Fence;
 use super::flight::FlightBoard;
 use super::forward::forward;
 use super::gate::{flight_key, read, stand_on};
+use super::handover::Abstaining;
 use super::home::{Door, Home, reply};
 use super::meter::Meter;
 use super::placement::shard_of;
+use super::status::DigestStatus;
 use crate::ledger::{Answer, Command, Foreseen, NodeId, PauseReason, Query, ShardId};
 use crate::peer::{Address, Lane, Link, Network};
 use crate::raft::{Group, Replica};
@@ -30,6 +32,8 @@ pub(crate) struct Place {
     pub(crate) meter: Arc<Meter>,
     pub(crate) board: Arc<FlightBoard>,
     pub(crate) door: Door,
+    pub(crate) abstaining: Abstaining,
+    pub(crate) digests: Arc<Mutex<DigestStatus>>,
 }
 
 /// The router of one node. One for all threads; each thread has a home of its own.

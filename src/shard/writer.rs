@@ -149,6 +149,11 @@ impl Writer {
             return None;
         }
         let leader = self.gate.fence.may_propose().ok()?;
+        if self.gate.places.is_empty() && self.gate.finishes.is_empty() {
+            return None;
+        }
+        // Without a stamp they wait on: their age is bounded.
+        let stamp = self.stamp(leader)?;
         let mut builder = EntryBuilder::new(self.limits.entry_bytes_max);
         let mut commands = Vec::new();
         // Those that end or keep a hold go first; when both wait, places keep half of the entry.
@@ -160,7 +165,6 @@ impl Writer {
         if commands.is_empty() {
             return None;
         }
-        let stamp = self.stamp(leader);
         let count = builder.count();
         let ticket = self.next_ticket;
         self.next_ticket += 1;
@@ -214,11 +218,11 @@ impl Writer {
         }
     }
 
-    fn stamp(&mut self, leader: LeaderId) -> UnixMs {
+    fn stamp(&mut self, leader: LeaderId) -> Option<UnixMs> {
         let state = self.group.replica().read();
         let (applied, stamped) = (state.ledger.now(), state.stamped);
         drop(state);
-        self.stamps.stamp(runtime::now(), leader, applied, stamped, (self.clock)())
+        self.stamps.stamp(leader, runtime::now(), applied, stamped, (self.clock)())
     }
 
     fn decided(&mut self, ticket: u64, result: Result<Applied, ProposeError>) {

@@ -157,7 +157,12 @@ impl Books {
     }
 
     /// Notes one answer to a placement.
-    pub(crate) fn place_answered(&mut self, key: &str, sent: Us, answer: &Answer) -> Result<(), String> {
+    pub(crate) fn place_answered(
+        &mut self,
+        key: &str,
+        sent: Us,
+        answer: &Answer,
+    ) -> Result<(), String> {
         let book = self.keys.get_mut(key).expect("opened");
         let (item, quantity) = (book.item, book.quantity);
         if !answer.is_definite() {
@@ -222,7 +227,8 @@ impl HoldBook {
         }
         if let Some(sold) = self.confirmed {
             let back = sold.saturating_sub(hold.sold);
-            if hold.sold > sold || back < self.returned || back > self.returned + self.return_maybe {
+            if hold.sold > sold || back < self.returned || back > self.returned + self.return_maybe
+            {
                 return Err(format!("units of a sale do not add up: {hold:?} {self:?}"));
             }
         }

@@ -271,7 +271,9 @@ impl Client {
             Step::Confirm { reacquire, fewer: true } => {
                 ("confirm", json!({"quantity": fewer, "reacquire": reacquire}))
             }
-            Step::Confirm { reacquire, fewer: false } => ("confirm", json!({"reacquire": reacquire})),
+            Step::Confirm { reacquire, fewer: false } => {
+                ("confirm", json!({"reacquire": reacquire}))
+            }
             Step::Release => ("release", json!({})),
             Step::Return => ("return", json!({"quantity": fewer})),
             Step::Extend => ("extend", json!({})),
@@ -346,7 +348,9 @@ impl Client {
             (Step::Return, HoldState::Sold | HoldState::Returned) => book.returned += fewer,
             (Step::Extend, HoldState::Held) => {}
             (Step::Confirm { .. }, HoldState::Returned) => {}
-            (step, state) => return Err(format!("{step:?} is answered 200 with {state:?}: {seen:?}")),
+            (step, state) => {
+                return Err(format!("{step:?} is answered 200 with {state:?}: {seen:?}"));
+            }
         }
         if book.released && book.confirmed.is_some() {
             return Err(format!("a hold ended twice: {seen:?} {book:?}"));
@@ -435,7 +439,8 @@ impl Client {
 
     async fn adjust(&mut self) {
         let item = self.rng.random_range(0..self.world.plan.items.len());
-        let delta = if self.rng.random_ratio(1, 2) { 1 } else { -1 } * self.rng.random_range(1..=3_i64);
+        let delta =
+            if self.rng.random_ratio(1, 2) { 1 } else { -1 } * self.rng.random_range(1..=3_i64);
         let key = self.fresh_key();
         let name = &self.world.plan.items[item].name;
         let body = json!({"delta": delta, "reason": "simulated"});
@@ -490,7 +495,8 @@ impl Client {
             self.books.lock().pauses[at].until = Some(moment());
         }
         let resumed = self.insist(&resume).await;
-        let sure = matches!(&told, Told::Answer(answer) if answer.is_definite()) || matches!(told, Told::Refused);
+        let sure = matches!(&told, Told::Answer(answer) if answer.is_definite())
+            || matches!(told, Told::Refused);
         if sure && matches!(resumed, Outcome::Answer(answer, false) if answer.status == 200) {
             self.books.lock().modes_unsure.remove(&item);
         }

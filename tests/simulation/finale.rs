@@ -38,7 +38,9 @@ async fn ask_until(world: &Arc<World>, at: usize, ask: Ask, status: &[u16]) -> A
 /// Returns an item name whose home is this shard.
 fn probe_of(world: &World, shard: u16) -> String {
     let name = |n: u32| format!("probe-{n}");
-    let home = |item: String| home_shard(&ItemName { tenant: "default".to_owned(), item }, world.plan.shards);
+    let home = |item: String| {
+        home_shard(&ItemName { tenant: "default".to_owned(), item }, world.plan.shards)
+    };
     let found = (0..).find(|n| home(name(*n)).0 == shard);
     name(found.expect("some name hashes to every shard"))
 }
@@ -58,7 +60,8 @@ pub(crate) async fn found(world: &Arc<World>) -> Result<(), String> {
                 "sold_retention_ms": 7_776_000_000_u64,
             },
         });
-        let answer = ask_until(world, at, Ask::post("/admin/v1/adopt", "adopt", body), &[200]).await;
+        let answer =
+            ask_until(world, at, Ask::post("/admin/v1/adopt", "adopt", body), &[200]).await;
         let Adopted { log_uuid, peer_addr, http_addr, region } = parsed(&answer)?;
         members.push(json!({
             "node": at + 1, "log_uuid": log_uuid, "peer_addr": peer_addr,
@@ -268,7 +271,9 @@ fn check_time(world: &World, books: &Books, hold: &Hold) -> Result<(), String> {
 fn check_keys(books: &Books, found: &BTreeMap<String, Hold>) -> Result<(), String> {
     for (key, book) in &books.keys {
         match (found.get(key), &book.hold) {
-            (None, Some(hold)) => return Err(format!("an acknowledged hold is lost: {key} {hold}")),
+            (None, Some(hold)) => {
+                return Err(format!("an acknowledged hold is lost: {key} {hold}"));
+            }
             (Some(hold), None) if book.unknown == 0 => {
                 return Err(format!("a refusal had an effect: {key} {book:?} {hold:?}"));
             }
@@ -311,7 +316,8 @@ fn check_refusal(
     let mut total = i128::from(world.plan.items[refusal.item].total);
     for change in books.adjustments.iter().filter(|one| one.item == refusal.item && !one.refused) {
         let surely_before = change.acked.is_some_and(|acked| acked < refusal.sent);
-        if (change.delta < 0 && change.sent < refusal.answered) || (change.delta > 0 && surely_before)
+        if (change.delta < 0 && change.sent < refusal.answered)
+            || (change.delta > 0 && surely_before)
         {
             total += i128::from(change.delta);
         }

@@ -158,7 +158,10 @@ impl Judge {
             let known = self.state.lock().digests.entry(at).or_insert(one.digest.clone()).clone();
             if known != one.digest {
                 let node = digests.node;
-                return Err(format!("node {node} has another digest at {at:?}: {known}, {}", one.digest));
+                return Err(format!(
+                    "node {node} has another digest at {at:?}: {known}, {}",
+                    one.digest
+                ));
             }
             self.hear_time(one.shard, one.applied, one.ledger_now.0)?;
         }

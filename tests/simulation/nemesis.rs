@@ -78,7 +78,11 @@ struct Inflicted {
 impl Inflicted {
     async fn run(self, kind: Kind) {
         match kind {
-            Kind::PowerCut | Kind::Kill | Kind::KillLeader | Kind::PowerCutAll | Kind::PagesLost => {
+            Kind::PowerCut
+            | Kind::Kill
+            | Kind::KillLeader
+            | Kind::PowerCutAll
+            | Kind::PagesLost => {
                 self.take_down(kind).await;
             }
             Kind::Isolate | Kind::OneWay | Kind::Pair | Kind::Loss | Kind::Spikes => {
@@ -170,7 +174,11 @@ impl Inflicted {
             self.world.trace.say(format!("n{} had failed: {why}", self.at + 1));
         }
         if kind == Kind::DiskError || self.world.failure(self.at).is_some() {
-            if self.hard % 2 == 0 { self.world.kill(self.at) } else { self.world.power_cut(self.at) }
+            if self.hard % 2 == 0 {
+                self.world.kill(self.at)
+            } else {
+                self.world.power_cut(self.at)
+            }
             self.world.start(self.at);
         }
     }

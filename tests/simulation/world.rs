@@ -154,7 +154,9 @@ impl World {
             Machine {
                 id: at + 1,
                 disk,
-                pages: (0..u64::from(plan.shards)).map(|s| SimPages::new(seed ^ at ^ s << 8)).collect(),
+                pages: (0..u64::from(plan.shards))
+                    .map(|s| SimPages::new(seed ^ at ^ s << 8))
+                    .collect(),
                 offset_ms: Arc::new(AtomicI64::new(0)),
                 node: Mutex::default(),
             }
@@ -243,13 +245,16 @@ impl World {
         match opened {
             Ok(office) => {
                 self.trace.say(format!("n{} is open (life {number})", machine.id));
-                let front = Front::new(Arc::new(Counter(Arc::clone(&office))), http::Limits::default());
+                let front =
+                    Front::new(Arc::new(Counter(Arc::clone(&office))), http::Limits::default());
                 machine.node.lock().open = Some((office, http::router(&front)));
                 true
             }
             Err(error) => {
                 self.trace.say(format!("n{} does not open: {error}", machine.id));
-                if matches!(error, NodeError::Log { .. } | NodeError::Identity(_)) && !is_want_of_room(&error) {
+                if matches!(error, NodeError::Log { .. } | NodeError::Identity(_))
+                    && !is_want_of_room(&error)
+                {
                     self.broken(format!("n{} lost its log to a crash: {error}", machine.id));
                 }
                 self.end_life(at, false);
@@ -385,7 +390,12 @@ impl World {
         // No call hangs: it is answered by its deadline.
         let limit = Duration::from_millis(ask.deadline_ms);
         let Ok(answered) = runtime::timeout_at(arrived + limit + GRACE, answered).await else {
-            self.broken(format!("n{} left {} {} unanswered past its deadline", at + 1, ask.method, ask.path));
+            self.broken(format!(
+                "n{} left {} {} unanswered past its deadline",
+                at + 1,
+                ask.method,
+                ask.path
+            ));
             return Told::Lost;
         };
         let Ok((head, body)) = answered else { return Told::Lost };
