@@ -5,8 +5,8 @@
 //! cargo run --release --example ledger_speed -- 100000  # fewer
 //! ```
 //!
-//! Prints one line a measurement: the mean of all units, then the median, the 99th percentile and the
-//! longest of the calls, as wall time. On a busy machine the longest call is somebody else's turn on
+//! Prints one line a measurement: the mean of all units, then the median, the 99th percentile and
+//! the longest of the calls, as wall time. On a busy machine the longest call is somebody else's turn on
 //! the core: read it on a quiet one, and the median otherwise.
 //! The load is the design's: one hot item in one bucket of 256 slots, keys of 36 bytes, a buyer of
 //! 12 bytes a hold, a limit per buyer. Memory is what the process keeps resident, from
@@ -50,7 +50,8 @@ impl Clock {
         let ms = |took: Duration| took.as_secs_f64() * 1e3;
         let of = |share: usize| ms(self.calls[(self.calls.len() - 1) * share / 100]);
         println!(
-            "{what:<44} {:>9} ns each of {:>7}; {:>6} calls: p50 {:>8.4} p99 {:>8.4} longest {:>8.4} ms",
+            "{what:<44} {:>9} ns each of {:>7}; {:>6} calls: \
+             p50 {:>8.4} p99 {:>8.4} longest {:>8.4} ms",
             all.as_nanos() / u128::from(self.units.max(1)),
             self.units,
             self.calls.len(),
