@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Prints one line a measurement: the mean of all units, then the median, the 99th percentile and
-//! the longest of the calls, as wall time. On a busy machine the longest call is somebody else's turn on
-//! the core: read it on a quiet one, and the median otherwise.
+//! the longest of the calls, as wall time. On a busy machine the longest call is somebody else's
+//! turn on the core: read it on a quiet one, and the median otherwise.
 //! The load is the design's: one hot item in one bucket of 256 slots, keys of 36 bytes, a buyer of
 //! 12 bytes a hold, a limit per buyer. Memory is what the process keeps resident, from
 //! `/proc/self/statm`. Panics when an answer is not the expected one, or when a loaded ledger has
