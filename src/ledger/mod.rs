@@ -240,7 +240,7 @@ impl Ledger {
 
     /// Begins a checkpoint into database `turn`: everything dirty since that database's last turn
     /// (or everything, when `whole`) is cut as it is now. From here on a write to a page of the cut
-    /// that is not yet encoded encodes it first. A cut that was under way is given up, and its pages
+    /// that is not yet encoded encodes it first. A cut that was under way is given up; its pages
     /// stay dirty. After a [`Ledger::load`] nothing is dirty: the first cut into the database that
     /// was not loaded must be `whole`.
     pub fn begin_cut(&mut self, turn: Turn, whole: bool) {
@@ -273,8 +273,8 @@ impl Ledger {
         self.books.pages.next_pending()
     }
 
-    /// Says that the cut's pages are durable (their dirt of that turn is over), or that they are not
-    /// (it comes back).
+    /// Says that the cut's pages are durable (their dirt of that turn is over), or are not (it
+    /// comes back).
     pub fn end_cut(&mut self, durable: bool) {
         self.books.pages.end(durable);
     }

@@ -489,6 +489,35 @@ fn few_due_holds_of_many_units_are_within_reach() {
     assert_eq!(shard.one(5_000, command), little);
 }
 
+/// Holds of many sizes and deadlines: what the gate counts as within reach is what sweeping gives.
+#[test]
+fn what_is_within_reach_is_what_the_sweeping_gives_to_the_unit() {
+    let mut shard = Shard::new(Settings { sweep_max: 0, ..settings() });
+    let definition = Definition { limit_per_buyer: None, ..definition() };
+    let (regions, if_revision) = (BTreeMap::new(), None);
+    let total = (0..5_000).map(|n| 1 + n % 7).sum();
+    let define = Define { name: name(), total: Some(total), regions, definition, if_revision };
+    let mut commands = vec![Command::Define(define)];
+    commands.extend((0..5_000).map(|n| {
+        let Command::Place(place) = place(&format!("b{n}"), "k", 1 + n % 7) else { unreachable!() };
+        Command::Place(Place { ttl_ms: Some(500 + n * 37 % 400), ..place })
+    }));
+    shard.apply(1_000, commands);
+    shard.apply(5_000, vec![]);
+    let Answer::Refused(Refusal::InsufficientStock { available }) =
+        shard.one(5_000, place("x", "1", total))
+    else {
+        panic!("all of it is out of reach of one entry");
+    };
+    assert!(available > u64::from(due::SWEPT_FOR_COMMANDS_MAX) && available < total);
+    let before = shard.ledger.figures().expired;
+    assert_eq!(shard.hold(5_000, place("x", "2", available)).quantity, available);
+    let swept = shard.ledger.figures().expired - before;
+    assert_eq!(swept, u64::from(due::SWEPT_FOR_COMMANDS_MAX));
+    let audit = shard.audit();
+    assert!(audit.buckets[0].holds && audit.buckets[0].available == 0, "{audit:?}");
+}
+
 #[test]
 fn due_holds_do_not_fill_a_buyers_limit() {
     let mut shard = Shard::new(Settings { sweep_max: 0, ..settings() });
