@@ -321,6 +321,29 @@ impl Shard {
 }
 
 #[test]
+fn an_entry_that_nobody_waits_for_changes_the_ledger_all_the_same() {
+    let mut random = Random(11);
+    let (mut told, mut silent) =
+        (Ledger::new(ShardId(0), settings()), Ledger::new(ShardId(0), settings()));
+    let mut holds = Vec::new();
+    for index in 1..400 {
+        let commands = match index {
+            1 => vec![define(500)],
+            _ => (0..5).map(|_| random_command(&mut random, &holds)).collect(),
+        };
+        let batch = Batch { stamp: UnixMs(1_000 + index * 37), commands };
+        let answers = told.apply(LogIndex(index), &batch);
+        silent.apply_unanswered(LogIndex(index), &batch);
+        holds.extend(answers.into_iter().filter_map(|answer| match answer {
+            Answer::Hold { hold, .. } => Some(hold.id),
+            _ => None,
+        }));
+        assert_eq!(told.digest(), silent.digest(), "entry {index}");
+    }
+    assert!(holds.len() > 100, "{} holds", holds.len());
+}
+
+#[test]
 fn pages_of_garbage_are_refused_and_never_panic() {
     let mut shard = Shard::new(settings());
     shard.one(1_000, define(100));
