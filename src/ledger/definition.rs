@@ -256,6 +256,10 @@ impl Ledger {
             }
             if let Some(home) = &mut item.record.home {
                 home.total = total;
+                // The only region has the whole total, as it had at the creation.
+                if let [plan] = home.plans.values_mut().collect::<Vec<_>>().as_mut_slice() {
+                    plan.quota = total;
+                }
             }
         }
         self.remember_adjustment(key, adjust);

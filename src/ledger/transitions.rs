@@ -195,7 +195,9 @@ impl Ledger {
         let latest = record.placed_at.saturating_add(rules.lifetime_ms_max());
         let expires_at = now.saturating_add(ttl).max(record.expires_at);
         let extends_used = u32::from(record.extends_used);
-        if extends_used >= rules.extends_max() || expires_at > latest {
+        // One that does not move the deadline changes nothing, so it uses nothing up.
+        let moves = expires_at > record.expires_at;
+        if moves && (extends_used >= rules.extends_max() || expires_at > latest) {
             return refuse(Refusal::ExtendBudgetSpent { extends_used, latest: UnixMs(latest) });
         }
         if record.operations().len() >= EXTENSIONS_MAX {
@@ -329,8 +331,10 @@ impl Effect {
         match self {
             Effect::Nothing => return false,
             Effect::Extend { expires_at } => {
+                if expires_at > record.expires_at {
+                    record.extends_used = record.extends_used.saturating_add(1);
+                }
                 record.expires_at = expires_at;
-                record.extends_used = record.extends_used.saturating_add(1);
             }
             Effect::Confirm { units } => {
                 record.standing = Standing::Sold;

@@ -227,12 +227,13 @@ impl Model {
             return no("item-paused reason=operator");
         }
         let latest = hold.at + hold.rules.lifetime_ms_max;
-        if hold.extends == hold.rules.extends_max || self.now + ttl > latest {
+        let moves = self.now + ttl > hold.deadline;
+        if moves && (hold.extends == hold.rules.extends_max || self.now + ttl > latest) {
             return no(&format!("extend-budget-spent used={} latest={latest}", hold.extends));
         }
         let deadline = hold.deadline.max(self.now + ttl);
         let hold = &mut self.holds[at];
-        (hold.deadline, hold.extends) = (deadline, hold.extends + 1);
+        (hold.deadline, hold.extends) = (deadline, hold.extends + u32::from(moves));
         hold.keys.push(("extend", extend.key.clone(), extend.ttl_ms));
         Ok(self.view(at))
     }
