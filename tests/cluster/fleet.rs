@@ -45,9 +45,9 @@ impl Plan {
     /// about how fast a failover is.
     pub(crate) fn calm(self) -> Plan {
         self.set("raft.heartbeat_ms", 100)
-            .set("raft.election_min_ms", 1_500)
-            .set("raft.election_max_ms", 2_000)
-            .set("raft.pause_after_ms", 1_200)
+            .set("raft.election_min_ms", 6_000)
+            .set("raft.election_max_ms", 8_000)
+            .set("raft.pause_after_ms", 5_000)
     }
 }
 
