@@ -72,7 +72,7 @@ async fn follower_behind_the_purge_gets_a_checkpoint_that_replaces_what_it_had()
     for id in fleet.ids() {
         fleet.wait_up(id).await;
     }
-    assert_eq!(fleet.init("plan.json").code, Some(0));
+    fleet.found().await;
     fleet.wait_ready().await;
     let rules = json!({"ttl_ms": 600_000, "max_ttl_ms": 600_000});
     fleet.put_item("ticket", &json!({"total": 1_000_000, "hold": rules})).await;
