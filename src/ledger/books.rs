@@ -41,6 +41,8 @@ pub(super) struct Books {
     pub(super) swept: u32,
     /// Holds that expired since the ledger was loaded.
     pub(super) expired: u64,
+    /// Nobody reads the answers of the entry being applied.
+    pub(super) unanswered: bool,
     scratch: Vec<u8>,
 }
 
@@ -61,6 +63,7 @@ impl Books {
             sweeps_left: SWEPT_FOR_COMMANDS_MAX,
             swept: 0,
             expired: 0,
+            unanswered: false,
             scratch: Vec::new(),
         }
     }

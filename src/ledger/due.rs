@@ -55,15 +55,19 @@ impl Bucket {
 
     /// Units of the due holds that are swept first: at most `holds` of them, until `units`.
     fn first_due(&self, now: u64, units: u64, holds: u32) -> u64 {
-        let due = self.due_order.range(..=(now, u16::MAX));
-        let mut heads: BinaryHeap<_> = due
-            .filter_map(|(_, slot)| {
-                let (at, sequence) = *self.slot(*slot)?.due.first()?;
-                Some(Reverse((at, *slot, sequence)))
-            })
-            .collect();
+        // Slots join the merge as their earliest deadline comes up.
+        let mut slots = self.due_order.range(..=(now, u16::MAX)).peekable();
+        let mut heads = BinaryHeap::new();
         let mut sum = 0_u64;
         for _ in 0..holds {
+            let next = heads.peek().map(|Reverse((at, slot, _))| (*at, *slot));
+            while let Some(first) = slots.next_if(|first| next.is_none_or(|next| **first <= next)) {
+                let due = self.slot(first.1).and_then(|slot| slot.due.first());
+                heads.extend(due.map(|(at, sequence)| Reverse((*at, first.1, *sequence))));
+                if next.is_none() {
+                    break;
+                }
+            }
             let Some(Reverse((at, number, sequence))) = heads.pop() else { break };
             let Some(slot) = self.slot(number) else { continue };
             sum = sum.saturating_add(slot.record(sequence).map_or(0, |record| record.open()));
@@ -71,8 +75,8 @@ impl Bucket {
                 break;
             }
             let later = (Bound::Excluded((at, sequence)), Bound::Included((now, u64::MAX)));
-            heads
-                .extend(slot.due.range(later).next().map(|next| Reverse((next.0, number, next.1))));
+            let next = slot.due.range(later).next();
+            heads.extend(next.map(|(at, sequence)| Reverse((*at, number, *sequence))));
         }
         sum
     }

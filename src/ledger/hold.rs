@@ -15,7 +15,9 @@ use super::ids::{BucketId, ItemNumber, RegionOrdinal, ShardId};
 /// A hold's id. It routes itself (home shard, item number, region, bucket, slot and sequence), and
 /// its keyed tag makes it hard to guess. Printed `hld_` and 32 characters of base 32 (47 once a
 /// number has outgrown the short form: item or sequence ≥ 2^32, region ≥ 2^8).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct HoldId {
     /// The item's home shard.
     pub home: ShardId,

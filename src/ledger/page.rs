@@ -147,7 +147,7 @@ struct Cut {
     walk: Option<Walk>,
 }
 
-/// A cut of everything finds its pages as it goes: a list of them would be too long to make at once.
+/// A cut of everything finds its pages as it goes: a list would be too long to make at once.
 #[derive(Debug, Default)]
 struct Walk {
     /// The last page that it has come to.
@@ -216,7 +216,7 @@ impl Pages {
         self.cut.as_mut().map(|cut| std::mem::take(&mut cut.ready)).unwrap_or_default()
     }
 
-    /// The page after which a whole cut goes on; `None` when the cut is not a whole one, or is done.
+    /// The page after which a whole cut goes on; `None` when the cut is not a whole one or done.
     pub(super) fn walking(&self) -> Option<Option<PageId>> {
         let walk = self.cut.as_ref()?.walk.as_ref()?;
         (!walk.done).then_some(walk.at)

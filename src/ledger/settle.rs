@@ -48,7 +48,7 @@ impl Ledger {
             books.digest.exchange(std::mem::replace(&mut bucket.hashed, hash), hash);
             let item_key = (key.home, key.item);
             let Some(item) = items.get(&item_key) else { continue };
-            // What went below zero did so in this entry: a replica that loads the state forgets it too.
+            // What went below zero did so in this entry: a replica that loads it forgets it too.
             let holds = law_holds(bucket, item);
             bucket.fault = false;
             if !holds && !item.record.invariant_broken && !item.record.retired {

@@ -321,6 +321,29 @@ impl Shard {
 }
 
 #[test]
+fn an_entry_that_nobody_waits_for_changes_the_ledger_all_the_same() {
+    let mut random = Random(11);
+    let (mut told, mut silent) =
+        (Ledger::new(ShardId(0), settings()), Ledger::new(ShardId(0), settings()));
+    let mut holds = Vec::new();
+    for index in 1..400 {
+        let commands = match index {
+            1 => vec![define(500)],
+            _ => (0..5).map(|_| random_command(&mut random, &holds)).collect(),
+        };
+        let batch = Batch { stamp: UnixMs(1_000 + index * 37), commands };
+        let answers = told.apply(LogIndex(index), &batch);
+        silent.apply_unanswered(LogIndex(index), &batch);
+        holds.extend(answers.into_iter().filter_map(|answer| match answer {
+            Answer::Hold { hold, .. } => Some(hold.id),
+            _ => None,
+        }));
+        assert_eq!(told.digest(), silent.digest(), "entry {index}");
+    }
+    assert!(holds.len() > 100, "{} holds", holds.len());
+}
+
+#[test]
 fn pages_of_garbage_are_refused_and_never_panic() {
     let mut shard = Shard::new(settings());
     shard.one(1_000, define(100));
@@ -487,6 +510,35 @@ fn few_due_holds_of_many_units_are_within_reach() {
     let little = Answer::Refused(Refusal::InsufficientStock { available: bound * 3 });
     assert_eq!(shard.ledger.foresee(&command), Foreseen::Answer(little.clone()));
     assert_eq!(shard.one(5_000, command), little);
+}
+
+/// Holds of many sizes and deadlines: what the gate counts as within reach is what sweeping gives.
+#[test]
+fn what_is_within_reach_is_what_the_sweeping_gives_to_the_unit() {
+    let mut shard = Shard::new(Settings { sweep_max: 0, ..settings() });
+    let definition = Definition { limit_per_buyer: None, ..definition() };
+    let (regions, if_revision) = (BTreeMap::new(), None);
+    let total = (0..5_000).map(|n| 1 + n % 7).sum();
+    let define = Define { name: name(), total: Some(total), regions, definition, if_revision };
+    let mut commands = vec![Command::Define(define)];
+    commands.extend((0..5_000).map(|n| {
+        let Command::Place(place) = place(&format!("b{n}"), "k", 1 + n % 7) else { unreachable!() };
+        Command::Place(Place { ttl_ms: Some(500 + n * 37 % 400), ..place })
+    }));
+    shard.apply(1_000, commands);
+    shard.apply(5_000, vec![]);
+    let Answer::Refused(Refusal::InsufficientStock { available }) =
+        shard.one(5_000, place("x", "1", total))
+    else {
+        panic!("all of it is out of reach of one entry");
+    };
+    assert!(available > u64::from(due::SWEPT_FOR_COMMANDS_MAX) && available < total);
+    let before = shard.ledger.figures().expired;
+    assert_eq!(shard.hold(5_000, place("x", "2", available)).quantity, available);
+    let swept = shard.ledger.figures().expired - before;
+    assert_eq!(swept, u64::from(due::SWEPT_FOR_COMMANDS_MAX));
+    let audit = shard.audit();
+    assert!(audit.buckets[0].holds && audit.buckets[0].available == 0, "{audit:?}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //!
 //! Promises: every exit credits exactly once and exactly what is still open; a hold is dead from
 //! its deadline on, swept or not; a keyed operation leaves a receipt, and answers its key again
-//! without changing anything: as done while the hold stands where the operation put it, and with how
+//! without changing anything: as done while the hold stands where the operation put it, with how
 //! the hold ended after that. An operation that finds the work done (release of a released hold)
 //! changes nothing but its receipt, which it leaves as long as the returns of that hold find room.
 

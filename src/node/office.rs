@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, watch};
 
 use super::NodeError;
+use super::adoption;
 use super::members;
 use super::parts::Parts;
 use super::running::{Opening, Running, log_options, run_on};
@@ -97,6 +98,8 @@ impl Office {
             .disk
             .create_dir_all(&dir)
             .map_err(|error| NodeError::io(dir.display().to_string(), error))?;
+        adoption::undo(parts.disk.as_ref(), &dir)
+            .map_err(|error| NodeError::io("undoing a `cluster init` cut short", error))?;
         let phase = match Identity::read(parts.disk.as_ref(), &dir) {
             Ok(identity) => Phase::Adopted { identity, log: None, is_new: false },
             Err(IdentityError::NotInitialised) => Phase::Empty,
@@ -296,11 +299,14 @@ impl Office {
             region: self.config.node.region.clone(),
             created_at: self.parts.clock.now(),
         };
+        let kept = |error: std::io::Error| format!("the identity cannot be kept: {error}");
+        adoption::begin(disk.as_ref(), &dir).map_err(kept)?;
         // The log first: an identity never lists a log that was not there.
         let options = log_options(&self.config);
         let log = NodeLog::create(Arc::clone(&disk), &dir.join("log"), identity.log_uuid, options)
             .map_err(|error| error.to_string())?;
         identity.create(disk.as_ref(), &dir).map_err(|error| error.to_string())?;
+        adoption::end(disk.as_ref(), &dir).map_err(kept)?;
         let adopted = self.adopted(&identity);
         *self.phase.lock() = Phase::Adopted { identity, log: Some(log), is_new: true };
         Ok(adopted)

@@ -170,9 +170,16 @@ impl Group {
     pub fn leadership(&self) -> Option<Leadership> {
         let leader = self.raft.as_leader().ok()?;
         let id = leader.leader_id();
+        // The only voter is a quorum by itself, and nobody acknowledges it.
+        let is_alone = || {
+            let metrics = self.raft.server_metrics();
+            let metrics = metrics.borrow_watched();
+            let configs = metrics.membership_config.membership().get_joint_config();
+            matches!(configs.as_slice(), [voters] if voters.len() == 1)
+        };
         Some(Leadership {
             id: LeaderId { term: id.term, node: NodeId(id.node_id) },
-            acked: leader.last_quorum_acked(),
+            acked: if is_alone() { Some(runtime::now()) } else { leader.last_quorum_acked() },
         })
     }
 

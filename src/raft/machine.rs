@@ -59,7 +59,8 @@ impl RaftStateMachine<TypeConfig> for Machine {
                 EntryPayload::Blank => self.replica.apply_blank(position),
                 EntryPayload::Normal(payload) => {
                     let batch = payload.batch().map_err(io::Error::other)?;
-                    self.replica.apply_batch(position, &batch, payload.0.len())
+                    let (bytes, answered) = (payload.0.len(), responder.is_some());
+                    self.replica.apply_batch(position, &batch, bytes, answered)
                 }
                 EntryPayload::Membership(membership) => {
                     let stored = StoredMembershipOf::<TypeConfig>::new(

@@ -229,11 +229,17 @@ impl Replica {
         position: LogPosition,
         batch: &Batch,
         bytes: usize,
+        answered: bool,
     ) -> Applied {
         let began = runtime::now();
         let mut guard = self.state.write();
         let state = &mut *guard;
-        let answers = state.ledger.apply(position.index, batch);
+        let answers = if answered {
+            state.ledger.apply(position.index, batch)
+        } else {
+            state.ledger.apply_unanswered(position.index, batch);
+            Vec::new()
+        };
         let now = state.ledger.now();
         let at = runtime::now();
         state.applied = Some(position);

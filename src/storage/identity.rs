@@ -153,7 +153,11 @@ fn missing(disk: &dyn Disk, dir: &Path) -> IdentityError {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
         Err(error) => return error.into(),
     };
-    match names.into_iter().find(|name| name == "log" || name.starts_with("shard-")) {
+    let is_data = |name: &String| {
+        let holds_something = |dir: &Path| disk.list(dir).is_ok_and(|names| !names.is_empty());
+        (name == "log" && holds_something(&dir.join(name))) || name.starts_with("shard-")
+    };
+    match names.into_iter().find(is_data) {
         Some(name) => IdentityError::Lost(name),
         None => IdentityError::NotInitialised,
     }

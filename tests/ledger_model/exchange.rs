@@ -1,7 +1,7 @@
 //! Two shards and three buckets that trade stock over a network that loses, repeats, delays and
 //! reorders every message (`escrow.md`). No unit is ever created or lost.
 //!
-//! A message is a fact about a counter at one moment; the net keeps every message that was ever sent
+//! A message is a fact about a counter at one moment; the net keeps every message ever sent
 //! and delivers any of them at any time, any number of times.
 
 use std::collections::BTreeMap;

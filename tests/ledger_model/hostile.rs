@@ -301,7 +301,7 @@ pub(crate) fn run(shots: &[Shot], forged: bool) -> u64 {
             command = Command::Advance;
         }
         let stamp = UnixMs(ledger.now().0.saturating_add(shot.wait));
-        // At the end of time everything is forgotten at once, also between two entries of one stamp.
+        // At the end of time everything is forgotten at once, also between entries of one stamp.
         let time_goes_on = stamp.0 < 1 << 63;
         let foreseen = (shot.wait == 0 && time_goes_on).then(|| ledger.foresee(&command));
         let batch = Batch { stamp, commands: vec![command] };
@@ -335,7 +335,7 @@ pub(crate) fn run(shots: &[Shot], forged: bool) -> u64 {
 }
 
 /// Makes units from nothing by a forged accept. Writing off more than the item ever had is refused;
-/// selling more than it ever had breaks the law, which pauses the item. The ledger can be loaded again
+/// selling more than it ever had breaks the law, which pauses the item. The ledger loads again
 /// then, and also after an operator has resumed the item: in vain while the law is broken, and for
 /// good once the missing units have come in.
 pub(crate) fn break_a_law_and_resume() {

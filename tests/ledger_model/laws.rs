@@ -1,6 +1,6 @@
 //! The laws of design §3 as checks on what a ledger says of itself.
 //!
-//! Promises: reads a ledger only through its public face, adds up again, and panics with the figures
+//! Promises: reads a ledger only through its public face, adds up again, panics with the figures
 //! when a law is broken. Never changes the ledger it looks at, except to cut its pages.
 
 use holdfast::ledger::{

@@ -1,9 +1,9 @@
 //! Random sequences of commands against the model, on two ledgers at once.
 //!
-//! The *first* ledger is checkpointed all the time: copy-before-write cuts in slices, in turns, some
-//! given up. The *second* is now and then replaced by one that was loaded from a whole cut. After
-//! every entry: both answer what the model says, their digests are equal, the laws hold, the stock is
-//! the model's, and a completed cut loads to the digest of the index at which it began.
+//! The *first* ledger is checkpointed all the time: copy-before-write cuts in slices, in turns,
+//! some given up. The *second* is now and then replaced by one that was loaded from a whole cut.
+//! After every entry: both answer what the model says, their digests are equal, the laws hold, the
+//! stock is the model's, and a completed cut loads to the digest of the index at which it began.
 
 use std::collections::BTreeMap;
 
