@@ -4,9 +4,9 @@ mod cluster;
 
 use std::time::Duration;
 
-use cluster::{Caller, Fleet, Plan, SOON, rounds};
+use cluster::{Answer, Caller, Fleet, Plan, SOON, rounds, try_again};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
@@ -22,6 +22,18 @@ fn many_descriptors() {
     let _ = setrlimit(Resource::Nofile, wanted);
 }
 
+/// Asks until there is a definite answer: what is shed is asked again, and its time counts.
+async fn insist(caller: &mut Caller, path: &str, key: &str, body: &Value) -> Answer {
+    let until = Instant::now() + SOON;
+    loop {
+        let sent = caller.post(path, key, body).await;
+        if !try_again(&sent) {
+            return sent.expect("definite");
+        }
+        assert!(Instant::now() < until, "{path} is never answered: {sent:?}");
+    }
+}
+
 /// Places and releases for a while, and returns the time that 99 of 100 calls took at most.
 async fn normal_load(fleet: &Fleet, calls: usize, run: &str) -> Duration {
     let mut tasks = JoinSet::new();
@@ -33,13 +45,12 @@ async fn normal_load(fleet: &Fleet, calls: usize, run: &str) -> Duration {
                 let key = format!("{run}-{task}-{n}");
                 let body = json!({"quantity": 1, "buyer": key});
                 let from = Instant::now();
-                let held = caller.post("/v1/items/ticket/holds", &key, &body).await;
+                let held = insist(&mut caller, "/v1/items/ticket/holds", &key, &body).await;
                 took.push(from.elapsed());
-                let held = held.expect("an answer");
-                assert_eq!(held.status, 201, "{held:?}");
+                assert!(held.status == 201 || held.status == 200, "{held:?}");
                 let path = format!("/v1/holds/{}/release", held.text_of("id"));
                 let from = Instant::now();
-                let freed = caller.post(&path, &key, &json!({})).await.expect("an answer");
+                let freed = insist(&mut caller, &path, &key, &json!({})).await;
                 took.push(from.elapsed());
                 assert_eq!(freed.status, 200, "{freed:?}");
             }

@@ -77,7 +77,7 @@ async fn node_whose_disk_is_full_says_so_stops_its_part_and_loses_nothing() {
     for id in fleet.ids() {
         fleet.wait_up(id).await;
     }
-    assert_eq!(fleet.init("plan.json").code, Some(0));
+    fleet.found().await;
     fleet.wait_ready().await;
     fleet.put_units("ticket", 1_000_000).await;
     fleet.put_units("filler", 1_000_000).await;

@@ -228,3 +228,26 @@ async fn cluster_init_on_a_living_cluster_changes_nothing() {
     fleet.settle().await;
     assert_eq!(fleet.audit("ticket").await.number_of("held"), 20);
 }
+
+/// Found on a busy machine: `cluster init` timed out while a node began, and that node said "it is
+/// starting" for ever, since its start went away with the caller.
+#[tokio::test]
+async fn node_begins_though_its_caller_goes_away() {
+    let mut fleet = Fleet::start_empty(Plan::new(1, 4)).await;
+    let settings = json!({"shards": 4, "tag_key": "0f".repeat(16), "slots": 256, "sweep_max": 512,
+        "receipt_retention_ms": 86_400_000, "sold_retention_ms": 7_776_000_000_u64});
+    let offer = json!({"cluster_id": "ab".repeat(16), "node": 1, "settings": settings});
+    let adopted = fleet.caller(1).post("/admin/v1/adopt", "k", &offer).await.expect("an answer");
+    assert_eq!(adopted.status, 200, "{adopted:?}");
+    let own = json!({"node": 1, "log_uuid": adopted.body["log_uuid"], "region": "default",
+        "peer_addr": fleet.peer(1).to_string(), "http_addr": fleet.http(1).to_string()});
+    let members = json!({"members": [own]});
+    let mut caller = fleet.caller(1);
+    caller.write("POST", "/admin/v1/begin", &[], Some(&members)).await.expect("sent");
+    // It has the request by the time it answers another one.
+    assert_eq!(fleet.caller(1).get("/livez").await.expect("an answer").status, 200);
+    drop(caller);
+    fleet.wait_ready().await;
+    fleet.put_units("ticket", 5).await;
+    sell(&fleet, 1, 5).await;
+}

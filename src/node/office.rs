@@ -13,7 +13,7 @@ use super::NodeError;
 use super::adoption;
 use super::members;
 use super::parts::Parts;
-use super::running::{Opening, Running, log_options};
+use super::running::{Opening, Running, log_options, run_on};
 use super::watch::{self as node_watch, WatchRules};
 use crate::config::Config;
 use crate::ledger::UnixMs;
@@ -382,6 +382,25 @@ async fn unshared(mut running: Arc<Running>) -> Option<Running> {
 #[derive(Debug, Clone)]
 pub struct Counter(pub Arc<Office>);
 
+impl Counter {
+    /// Changes what the node is, to the end: a caller who goes away half-way must not leave it
+    /// neither here nor there.
+    fn to_its_end<T, F>(
+        &self,
+        change: impl FnOnce(Arc<Office>) -> F,
+    ) -> BoxFuture<'static, Result<T, String>>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, String>> + Send + 'static,
+    {
+        let work = change(Arc::clone(&self.0));
+        let front = Arc::clone(&self.0.front);
+        Box::pin(async move {
+            run_on(&front, work).await.map_err(|error| format!("the node is stopping: {error}"))?
+        })
+    }
+}
+
 impl Desk for Counter {
     fn ask(&self, request: Request) -> BoxFuture<'static, Reply> {
         match self.0.running() {
@@ -444,13 +463,11 @@ impl Desk for Counter {
     }
 
     fn adopt(&self, offer: Adopt) -> BoxFuture<'static, Result<Adopted, String>> {
-        let office = Arc::clone(&self.0);
-        Box::pin(async move { office.take_identity(offer).await })
+        self.to_its_end(|office| async move { office.take_identity(offer).await })
     }
 
     fn begin(&self, members: Vec<MemberSpec>) -> BoxFuture<'static, Result<(), String>> {
-        let office = Arc::clone(&self.0);
-        Box::pin(async move { office.take_members(members).await })
+        self.to_its_end(|office| async move { office.take_members(members).await })
     }
 }
 

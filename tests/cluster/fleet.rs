@@ -45,9 +45,9 @@ impl Plan {
     /// about how fast a failover is.
     pub(crate) fn calm(self) -> Plan {
         self.set("raft.heartbeat_ms", 100)
-            .set("raft.election_min_ms", 1_500)
-            .set("raft.election_max_ms", 2_000)
-            .set("raft.pause_after_ms", 1_200)
+            .set("raft.election_min_ms", 6_000)
+            .set("raft.election_max_ms", 8_000)
+            .set("raft.pause_after_ms", 5_000)
     }
 }
 
@@ -89,10 +89,22 @@ impl Fleet {
     /// Starts nodes and makes a cluster of them with `holdfast cluster init`.
     pub(crate) async fn start(plan: Plan) -> Fleet {
         let mut fleet = Fleet::start_empty(plan).await;
-        let init = fleet.init("plan.json");
-        assert_eq!(init.code, Some(0), "cluster init: {}", init.words());
+        fleet.found().await;
         fleet.wait_ready().await;
         fleet
+    }
+
+    /// Runs `holdfast cluster init`, again when it says that somebody did not answer in time.
+    pub(crate) async fn found(&self) {
+        wait_for("cluster init", SOON, async || {
+            let init = self.init("plan.json");
+            match init.code {
+                Some(0) => Ok(()),
+                Some(3) => Err(init.words()),
+                code => panic!("cluster init: {code:?} {}", init.words()),
+            }
+        })
+        .await;
     }
 
     /// Starts nodes that belong to no cluster yet.
