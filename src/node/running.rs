@@ -52,6 +52,9 @@ pub(super) struct Opening {
     pub(super) agreed: AgreedClock,
 }
 
+/// How long a start without a checkpoint asks the members for one.
+const FETCH_MAX: Duration = Duration::from_secs(20);
+
 fn ms(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds)
 }
@@ -197,10 +200,10 @@ impl Opening {
             heartbeat: ms(raft.heartbeat_ms),
             election_min: ms(raft.election_min_ms),
             election_max: ms(raft.election_max_ms),
-            append_bytes_max: usize::try_from(self.config.peer.append_bytes_max)
-                .unwrap_or(1 << 20),
+            append_bytes_max: usize::try_from(self.config.peer.append_bytes_max).unwrap_or(1 << 20),
             cut_pages: self.config.checkpoint.cut_pages,
             electable: true,
+            fetch_max: FETCH_MAX,
         }
     }
 

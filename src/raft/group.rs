@@ -15,7 +15,7 @@ use openraft::{Instant as _, ReadPolicy, ServerState};
 use serde::{Deserialize, Serialize};
 
 use super::checkpointing::make_checkpoint;
-use super::entry::{Applied, Member, Payload, TypeConfig, position_of};
+use super::entry::{Applied, Member, Payload, TypeConfig, position_of, raft_leader};
 use super::machine::Machine;
 use super::replica::Replica;
 use crate::ledger::{LeaderId, LogIndex, NodeId, ShardId};
@@ -162,15 +162,21 @@ impl Group {
         self.raft.server_metrics().borrow_watched().current_leader.map(NodeId)
     }
 
-    /// Hands an entry to the log. From the moment of the call its failure is unknown, unless the
-    /// error says that it was not appended.
+    /// Hands an entry to the log under this very leadership and no other: one that came between would
+    /// make "decided" mean something else to the caller. From the moment of the call its failure is
+    /// unknown, unless the error says that it was not appended.
     ///
     /// # Errors
     ///
     /// [`ProposeError::Unknown`] when the Raft core has stopped.
-    pub async fn propose(&self, payload: Payload) -> Result<Proposal, ProposeError> {
+    pub async fn propose(
+        &self,
+        payload: Payload,
+        leader: LeaderId,
+    ) -> Result<Proposal, ProposeError> {
         let (responder, answer) = ProgressResponder::complete_only();
-        match self.raft.client_write_ff(payload, Some(responder)).await {
+        let leader = raft_leader(leader);
+        match self.raft.write(payload).responder(responder).with_leader(leader).await {
             Ok(()) => Ok(Proposal { answer }),
             Err(fatal) => Err(ProposeError::Unknown(fatal.to_string())),
         }
@@ -225,8 +231,10 @@ impl Group {
     ///
     /// What the page store said; the checkpoint that was current stays current.
     pub async fn checkpoint(&self) -> std::io::Result<LogPosition> {
-        let position =
-            make_checkpoint(&self.replica, &self.checkpoints, self.cut_pages).await?;
+        let nothing = || std::io::Error::other("nothing is applied yet that could be kept");
+        let position = make_checkpoint(&self.replica, &self.checkpoints, self.cut_pages)
+            .await?
+            .ok_or_else(nothing)?;
         let gone = |fatal: openraft::errors::Fatal<TypeConfig>| std::io::Error::other(fatal);
         self.raft.trigger().snapshot().await.map_err(gone)?;
         self.purge().await.map_err(std::io::Error::other)?;
@@ -291,9 +299,9 @@ impl Group {
             last_log: LogIndex(metrics.last_log_index.unwrap_or_default()),
             applied: index(&metrics.last_applied),
             purged: index(&metrics.purged),
-            quorum_age_ms: metrics.last_quorum_acked.map(|at| {
-                u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX)
-            }),
+            quorum_age_ms: metrics
+                .last_quorum_acked
+                .map(|at| u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX)),
             failed: metrics.running_state.as_ref().err().map(ToString::to_string),
         }
     }

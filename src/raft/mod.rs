@@ -4,7 +4,10 @@
 //! it and how fresh that is, and told to make checkpoints. Below it are the log and the pages.
 
 mod checkpointing;
+#[cfg(test)]
+mod conformance;
 mod entry;
+mod fetch;
 mod group;
 mod log_store;
 mod machine;
@@ -13,6 +16,8 @@ mod replica;
 mod serving;
 mod snapshot;
 mod start;
+#[cfg(test)]
+pub(crate) mod trial;
 
 pub use entry::{Applied, EntryBuilder, Member, Payload};
 pub use group::{Group, GroupState, Leadership, Proposal, ProposeError, Role};

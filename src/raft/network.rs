@@ -255,8 +255,7 @@ async fn send_checkpoint(
     let mut after = None;
     loop {
         let pages = pinned.read_chunk(after, CHUNK_BYTES).await;
-        let pages =
-            pages.map_err(|e| StreamingError::Network(NetworkError::from_string(e)))?;
+        let pages = pages.map_err(|e| StreamingError::Network(NetworkError::from_string(e)))?;
         let Some((last, _)) = pages.last() else { break };
         after = Some(last.clone());
         let wire: Vec<WirePage> = pages.into_iter().map(|(key, page)| (key.0, page)).collect();

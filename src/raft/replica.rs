@@ -28,7 +28,8 @@ pub struct AppliedState {
     pub ledger: Ledger,
     /// The last entry applied.
     pub applied: Option<LogPosition>,
-    /// The stamp that was applied last and when that was here: the base of ledger time.
+    /// The stamp that was applied last and when that was here: the base of ledger time. Entries that
+    /// were in the log before this node started leave none.
     pub stamped: Option<(UnixMs, Instant)>,
     /// Digests at entries that asked for time to advance: those name the index at which replicas
     /// are compared.
@@ -52,6 +53,8 @@ pub struct Replica {
     commands: AtomicU64,
     /// Bytes of entries applied since the start, for the same rule.
     bytes: AtomicU64,
+    /// The last index that was in the log when this node started.
+    replayed_to: Option<LogIndex>,
 }
 
 impl Replica {
@@ -77,7 +80,14 @@ impl Replica {
             progress: watch::Sender::new(applied),
             commands: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
+            replayed_to: None,
         }
+    }
+
+    /// Says up to where entries are replayed: how long ago they were stamped is not known, so they
+    /// are no base of ledger time.
+    pub(super) fn replaying_to(self, last: Option<LogIndex>) -> Replica {
+        Replica { replayed_to: last, ..self }
     }
 
     /// Returns which shard it is.
@@ -146,12 +156,19 @@ impl Replica {
         self.state.read().membership.clone()
     }
 
-    pub(super) fn apply_batch(&self, position: LogPosition, batch: &Batch, bytes: usize) -> Applied {
+    pub(super) fn apply_batch(
+        &self,
+        position: LogPosition,
+        batch: &Batch,
+        bytes: usize,
+    ) -> Applied {
         let mut state = self.state.write();
         let answers = state.ledger.apply(position.index, batch);
         let now = state.ledger.now();
         state.applied = Some(position);
-        state.stamped = Some((now, crate::runtime::now()));
+        if Some(position.index) > self.replayed_to {
+            state.stamped = Some((now, crate::runtime::now()));
+        }
         if batch.commands.iter().any(|command| matches!(command, Command::Advance)) {
             if state.digest_marks.len() == DIGEST_MARKS_KEPT {
                 state.digest_marks.pop_front();

@@ -14,22 +14,18 @@ use openraft::type_config::alias::StoredMembershipOf;
 use openraft::{Config, SnapshotPolicy};
 
 use super::entry::TypeConfig;
+use super::fetch::fetch;
 use super::group::Group;
 use super::log_store::LogStore;
 use super::machine::Machine;
-use super::network::{PeerBook, Peers, kind};
+use super::network::{PeerBook, Peers};
 use super::replica::Replica;
-use super::snapshot::{Incoming, WirePage, membership_of};
-use crate::codec;
+use super::snapshot::membership_of;
 use crate::ledger::{Ledger, LogIndex, NodeId, PageKey, Settings, ShardId};
-use crate::peer::{Lane, Network};
-use crate::runtime;
+use crate::peer::Network;
 use crate::storage::{
-    CheckpointHeader, Checkpoints, LogPosition, PageDesk, ShardLog,
+    CheckpointError, CheckpointHeader, Checkpoints, LogPosition, PageDesk, ShardLog,
 };
-
-/// How long one message of a fetched checkpoint may take.
-const FETCH_MESSAGE_MAX: Duration = Duration::from_secs(10);
 
 /// What a shard's group needs to start.
 #[derive(Debug, Clone)]
@@ -54,6 +50,9 @@ pub struct StartOptions {
     pub cut_pages: usize,
     /// Whether this node may stand for election from the start.
     pub electable: bool,
+    /// How long the members are asked for a checkpoint when none is left here: they may be starting
+    /// too.
+    pub fetch_max: Duration,
 }
 
 /// Why a shard does not start.
@@ -101,15 +100,15 @@ pub async fn start_group(
     options: StartOptions,
 ) -> Result<Group, StartError> {
     let shard = options.shard;
-    let io = |error: io::Error| StartError::Io { shard, error };
-    let loaded = load(&log, &checkpoints, &desk, &network, &options).await?;
-    reconcile(&log, loaded.position).await.map_err(io)?;
+    let loaded = prepare(&log, &checkpoints, &desk, &network, &options).await?;
     let Loaded { ledger, position, membership } = loaded;
     let settings = options.settings.clone();
-    let replica = Arc::new(Replica::new(shard, settings, ledger, position, membership));
+    // Entries that the log has already are replayed: they tell nothing about how time runs now.
+    let replayed = log.state().last;
+    let replica = Replica::new(shard, settings, ledger, position, membership);
+    let replica = Arc::new(replica.replaying_to(replayed.map(|last| last.index)));
     let checkpoints = Arc::new(checkpoints);
-    let machine =
-        Machine::new(Arc::clone(&replica), Arc::clone(&checkpoints), options.cut_pages);
+    let machine = Machine::new(Arc::clone(&replica), Arc::clone(&checkpoints), options.cut_pages);
     let store = LogStore::new(log, options.append_bytes_max);
     let peers = Peers::new(network, shard);
     let config = config(&options).map_err(|error| StartError::Raft { shard, why: error })?;
@@ -145,10 +144,28 @@ fn config(options: &StartOptions) -> Result<Config, String> {
     config.validate().map_err(|error| error.to_string())
 }
 
-struct Loaded {
-    ledger: Ledger,
-    position: Option<LogPosition>,
-    membership: StoredMembershipOf<TypeConfig>,
+/// What a shard's state machine begins with.
+#[derive(Debug)]
+pub(super) struct Loaded {
+    pub(super) ledger: Ledger,
+    pub(super) position: Option<LogPosition>,
+    pub(super) membership: StoredMembershipOf<TypeConfig>,
+}
+
+/// Loads the ledger and makes the log agree with it. Whatever ends it in between, it may be done
+/// again.
+pub(super) async fn prepare(
+    log: &ShardLog,
+    checkpoints: &Checkpoints,
+    desk: &PageDesk,
+    network: &Network,
+    options: &StartOptions,
+) -> Result<Loaded, StartError> {
+    let shard = options.shard;
+    let loaded = load(log, checkpoints, desk, network, options).await?;
+    let reconciled = reconcile(log, loaded.position).await;
+    reconciled.map_err(|error| StartError::Io { shard, error })?;
+    Ok(loaded)
 }
 
 /// Loads the ledger from the best checkpoint there is.
@@ -170,10 +187,25 @@ async fn load(
         }
         let (header, pages) = match checkpoints.load(turn).await {
             Ok(loaded) => loaded,
-            Err(error) => {
+            Err(CheckpointError::Io(error)) if is_failing_device(&error) => {
+                let why = format!("it cannot be read: {error}");
+                checkpoints.mark_damaged(turn, &why).await.map_err(|e| io(e.into()))?;
+                continue;
+            }
+            Err(error @ CheckpointError::Damaged { .. }) => {
                 tracing::error!(%shard, ?turn, %error, "a checkpoint cannot be loaded");
                 continue;
             }
+            // No room, no file handle, a stuck thread: nothing is known against the checkpoint, and
+            // an older one must not be loaded while this one counts as current.
+            Err(
+                error @ (CheckpointError::Io(_)
+                | CheckpointError::Busy(_)
+                | CheckpointError::NeedsWhole(_)
+                | CheckpointError::IsCurrent(_)
+                | CheckpointError::Foreign { .. }
+                | CheckpointError::Refused(_)),
+            ) => return Err(io(error.into())),
         };
         match made_of(shard, &options.settings, &header, pages) {
             Ok(loaded) => return Ok(loaded),
@@ -185,9 +217,16 @@ async fn load(
     let Some(purged) = purged else {
         // Nothing was ever purged, so the log has everything from its first entry on.
         let ledger = Ledger::new(shard, options.settings.clone());
-        return Ok(Loaded { ledger, position: None, membership: StoredMembershipOf::<TypeConfig>::default() });
+        let membership = StoredMembershipOf::<TypeConfig>::default();
+        return Ok(Loaded { ledger, position: None, membership });
     };
     fetch(checkpoints, desk, network, options, purged).await
+}
+
+/// Tells whether a device says that it cannot read what was written.
+fn is_failing_device(error: &io::Error) -> bool {
+    const EIO: i32 = 5;
+    error.raw_os_error() == Some(EIO)
 }
 
 fn made_of(
@@ -201,63 +240,19 @@ fn made_of(
     if ledger.digest() != header.state.digest {
         return Err("its pages do not have the digest of its header".to_owned());
     }
-    let membership = membership_of(header).map_err(|error| error.to_string())?;
+    let membership = checked_membership(header).map_err(|error| error.to_string())?;
     Ok(Loaded { ledger, position: header.state.position, membership })
 }
 
-/// Fetches a checkpoint from any member that has one at or past the purge point.
-async fn fetch(
-    checkpoints: &Checkpoints,
-    desk: &PageDesk,
-    network: &Network,
-    options: &StartOptions,
-    purged: LogPosition,
-) -> Result<Loaded, StartError> {
-    let shard = options.shard;
-    for peer in options.peers.others(options.node) {
-        let node = peer.node;
-        tracing::info!(%shard, from = %node, "fetching a checkpoint");
-        let link = network.link(peer, Some(shard), Lane::Snapshot);
-        match fetch_from(&link, checkpoints, desk, options, purged).await {
-            Ok(loaded) => return Ok(loaded),
-            Err(error) => tracing::warn!(%shard, from = %node, %error, "no checkpoint from there"),
-        }
+/// Reads the membership of a checkpoint. It is never empty: a group's first entry names its members.
+pub(super) fn checked_membership(
+    header: &CheckpointHeader,
+) -> io::Result<StoredMembershipOf<TypeConfig>> {
+    let membership = membership_of(header)?;
+    if membership.voter_ids().next().is_none() {
+        return Err(io::Error::other("it names no members"));
     }
-    Err(StartError::NoCheckpoint { shard, purged })
-}
-
-async fn fetch_from(
-    link: &crate::peer::Link,
-    checkpoints: &Checkpoints,
-    desk: &PageDesk,
-    options: &StartOptions,
-    purged: LogPosition,
-) -> io::Result<Loaded> {
-    let ask = async |kind: u16, body: Vec<u8>| {
-        let deadline = runtime::now() + FETCH_MESSAGE_MAX;
-        link.send(kind, body.into(), deadline).await.map_err(io::Error::other)
-    };
-    let header = ask(kind::FETCH_HEADER, Vec::new()).await?;
-    let header: Option<CheckpointHeader> = codec::decode(&header).map_err(io::Error::other)?;
-    let header = header.ok_or_else(|| io::Error::other("that member has no checkpoint"))?;
-    if header.state.position.map(|at| at.index) < Some(purged.index) {
-        return Err(io::Error::other("that member's checkpoint ends before this log begins"));
-    }
-    let mut incoming = Incoming::begin(checkpoints, header).await?;
-    let mut after: Option<Vec<u8>> = None;
-    loop {
-        let body = codec::encode(&after).map_err(io::Error::other)?;
-        let pages = ask(kind::FETCH_PAGES, body).await?;
-        let pages: Vec<WirePage> = codec::decode(&pages).map_err(io::Error::other)?;
-        let Some((last, _)) = pages.last() else { break };
-        after = Some(last.clone());
-        incoming.write(pages).await?;
-    }
-    let (shard, settings) = (options.shard, options.settings.clone());
-    let received = desk.run(move || incoming.finish(shard, settings)).await??;
-    let header = received.receiver.finish(&received.header).await?;
-    let membership = membership_of(&header)?;
-    Ok(Loaded { ledger: received.ledger, position: header.state.position, membership })
+    Ok(membership)
 }
 
 /// Makes the log agree with the checkpoint: keeps the tail behind it if the log has the checkpoint's
@@ -278,3 +273,6 @@ async fn reconcile(log: &ShardLog, checkpoint: Option<LogPosition>) -> io::Resul
     log.truncate_after(keep).await?;
     log.purge(checkpoint).await
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,14 +8,14 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::{FutureExt, StreamExt};
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
-use super::ask::{Delivery, GateLane};
+use super::ask::{Ask, Delivery, GateLane};
 use super::desk::{Outcome, Question};
-use super::gate::{Admitted, Gate, receipt_of, stand_on};
+use super::gate::{Admitted, Gate, is_keyed, receipt_of, stand_on};
 use super::home::reply;
 use super::ledger_time::StampSource;
 use crate::ledger::{Command, LeaderId, PauseReason, UnixMs};
@@ -61,11 +61,18 @@ pub(crate) struct Writer {
 
 type Decision = futures_util::future::BoxFuture<'static, (u64, Result<Applied, ProposeError>)>;
 
+/// Deliveries taken in before entries are proposed again.
+const DELIVERIES_A_LOOP: usize = 1024;
 /// How long the writer sleeps at most: it looks at the gate's health this often.
 const IDLE_LOOK: Duration = Duration::from_millis(10);
 
 impl Writer {
-    pub(crate) fn new(group: Group, gate: Gate, limits: WriterLimits, clock: AgreedClock) -> Writer {
+    pub(crate) fn new(
+        group: Group,
+        gate: Gate,
+        limits: WriterLimits,
+        clock: AgreedClock,
+    ) -> Writer {
         Writer {
             group,
             gate,
@@ -94,17 +101,30 @@ impl Writer {
                 delivery = deliveries.recv() => {
                     let Some(delivery) = delivery else { return };
                     self.receive(delivery);
-                    while let Ok(delivery) = deliveries.try_recv() {
+                    for _ in 1..DELIVERIES_A_LOOP {
+                        let Ok(delivery) = deliveries.try_recv() else { break };
                         self.receive(delivery);
                     }
                 }
                 _ = progress.changed(), if self.flying.iter().any(|entry| entry.in_limbo) => {}
                 () = runtime::sleep(IDLE_LOOK), if self.is_waiting() => {}
             }
+            // A result that is here must not be taken for one that went astray.
+            while let Some(Some((ticket, result))) = proposals.next().now_or_never() {
+                self.decided(ticket, result);
+            }
             self.resolve_limbo();
             self.look_at_health();
-            while let Some(decision) = self.propose().await {
-                proposals.push(decision);
+            let (now, age_max) = (runtime::now(), self.limits.queue_age_max);
+            self.gate.shed_old(|ask| now > ask.sent_at && now - ask.sent_at > age_max);
+            loop {
+                self.gate.unpark();
+                match self.propose().await {
+                    Some(decision) => proposals.push(decision),
+                    // What was dropped on the way may have stood in another's way.
+                    None if self.gate.has_released => {}
+                    None => break,
+                }
             }
             self.gate.meter.depth(self.gate.flights.len(), self.gate.parked.len());
             self.gate.out.flush();
@@ -155,14 +175,14 @@ impl Writer {
         if commands.is_empty() {
             return None;
         }
-        let stamp = self.stamp();
+        let stamp = self.stamp(leader);
         let count = builder.count();
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         let proposed_at = runtime::now();
         self.flying.push_back(Flying { ticket, leader, proposed_at, commands, in_limbo: false });
         self.gate.meter.proposed(count);
-        let proposal = self.group.propose(builder.finish(stamp)).await;
+        let proposal = self.group.propose(builder.finish(stamp), leader).await;
         Some(Box::pin(async move {
             match proposal {
                 Ok(proposal) => (ticket, proposal.await),
@@ -182,10 +202,7 @@ impl Writer {
             if builder.bytes() >= bytes_share {
                 return;
             }
-            let queue = match lane {
-                GateLane::Place => &mut self.gate.places,
-                GateLane::Finish => &mut self.gate.finishes,
-            };
+            let queue = self.gate.queue(lane);
             let Some(next) = queue.front() else { return };
             let Question::Command(command) = &next.ask.question else {
                 unreachable!("only commands are admitted");
@@ -194,12 +211,7 @@ impl Writer {
                 return;
             }
             let Some(next) = queue.pop_front() else { return };
-            let is_old = runtime::now() - next.ask.sent_at > self.limits.queue_age_max;
-            if is_old {
-                builder.pop();
-                self.gate.settle(&next.claim);
-                self.gate.answer(next.ask, reply(Outcome::Overloaded));
-            } else if next.ask.propose() {
+            if next.ask.propose() {
                 commands.push(next);
             } else {
                 builder.pop();
@@ -209,11 +221,11 @@ impl Writer {
         }
     }
 
-    fn stamp(&mut self) -> UnixMs {
+    fn stamp(&mut self, leader: LeaderId) -> UnixMs {
         let state = self.group.replica().read();
         let (applied, stamped) = (state.ledger.now(), state.stamped);
         drop(state);
-        self.stamps.stamp(runtime::now(), applied, stamped, (self.clock)())
+        self.stamps.stamp(leader, runtime::now(), applied, stamped, (self.clock)())
     }
 
     fn decided(&mut self, ticket: u64, result: Result<Applied, ProposeError>) {
@@ -237,7 +249,6 @@ impl Writer {
                 self.flying[at].in_limbo = true;
             }
         }
-        self.gate.unpark();
     }
 
     fn answer_all(&mut self, entry: Flying, applied: Applied) {
@@ -246,8 +257,7 @@ impl Writer {
             // One answer a command, in order, by the ledger's contract.
             let outcome = match answers.next() {
                 Some(answer) => {
-                    let placed =
-                        matches!(&ask.question, Question::Command(Command::Place(_)));
+                    let placed = matches!(&ask.question, Question::Command(Command::Place(_)));
                     self.gate.meter.answered(&answer, false, placed);
                     Outcome::Answered(answer)
                 }
@@ -264,28 +274,35 @@ impl Writer {
     fn resolve_limbo(&mut self) {
         let applied = self.group.replica().read().applied;
         let Some(applied) = applied else { return };
-        while let Some(at) = self.flying.iter().position(|entry| entry.leader < applied.leader) {
+        let is_decided = |entry: &Flying| entry.leader < applied.leader;
+        while let Some(at) = self.flying.iter().position(is_decided) {
             let Some(entry) = self.flying.remove(at) else { return };
             for Admitted { ask, claim } in entry.commands {
-                let Question::Command(command) = &ask.question else { continue };
-                match receipt_of(self.group.replica(), command) {
-                    Some((answer, position)) => {
-                        let outcome = Outcome::Answered(answer);
-                        let reply = stand_on(outcome, self.gate.shard, Some(position));
-                        self.gate.answer(ask, reply);
-                    }
-                    // Without a receipt the command may still have changed something (a PUT has
-                    // none): it is unknown unless it was a placement, which is its own receipt.
-                    None if matches!(command, Command::Place(_)) => {
-                        self.gate.answer(ask, reply(Outcome::Paused(PauseReason::Moving)));
-                    }
-                    None => {
-                        self.gate.meter.unknown();
-                        self.gate.answer(ask, reply(Outcome::Unknown));
-                    }
-                }
+                self.answer_from_receipt(ask);
                 self.gate.settle(&claim);
             }
+        }
+    }
+
+    fn answer_from_receipt(&mut self, ask: Ask) {
+        let Question::Command(command) = &ask.question else {
+            unreachable!("only commands are proposed");
+        };
+        match receipt_of(self.group.replica(), command) {
+            Some((answer, position)) => {
+                let placed = matches!(command, Command::Place(_));
+                self.gate.meter.answered(&answer, false, placed);
+                let outcome = Outcome::Answered(answer);
+                let reply = stand_on(outcome, self.gate.shard, Some(position));
+                self.gate.answer(ask, reply);
+            }
+            // Its entry is not in the log or changed nothing, and it never will: nothing was taken.
+            // Another leadership answers it, this one's successor here or elsewhere.
+            None if is_keyed(command) => {
+                self.gate.answer(ask, reply(Outcome::Paused(PauseReason::Moving)));
+            }
+            // Without a key it may still have changed something.
+            None => self.gate.answer(ask, reply(Outcome::Unknown)),
         }
     }
 }
