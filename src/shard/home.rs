@@ -75,6 +75,8 @@ struct Slots {
     slots: Vec<Slot>,
     free: Vec<u32>,
     outstanding: usize,
+    /// No deadline of a waiting slot is earlier: until then there is nothing to look for.
+    earliest: Option<Instant>,
 }
 
 #[derive(Debug, Default)]
@@ -113,6 +115,11 @@ impl Home {
         home
     }
 
+    /// Tells whether the runtime that its tasks lived on has ended: nobody hears it any more.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.inbox.sender.is_closed()
+    }
+
     /// Puts questions on their way and returns where their answers will come, in order.
     ///
     /// # Errors
@@ -139,8 +146,7 @@ impl Home {
         let sent_at = runtime::now();
         let mut refused = Vec::new();
         let mut outbox = self.outbox.lock();
-        for (place, Addressed { shard, question, consistency }) in
-            questions.into_iter().enumerate()
+        for (place, Addressed { shard, question, consistency }) in questions.into_iter().enumerate()
         {
             let ticket = Ticket { slot, generation, place: u32::try_from(place).unwrap_or(0) };
             let Some(door) = self.doors.get(usize::from(shard.0)) else {
@@ -212,18 +218,15 @@ impl Home {
 
     /// Every 10 ms: answers what is past its deadline, and wakes what waits for a shard that has
     /// lost its quorum.
-    async fn watch(
-        home: std::sync::Weak<Home>,
-        stale: Arc<dyn Fn(ShardId) -> bool + Send + Sync>,
-    ) {
+    async fn watch(home: std::sync::Weak<Home>, stale: Arc<dyn Fn(ShardId) -> bool + Send + Sync>) {
         loop {
             runtime::sleep(WATCH_EVERY).await;
             let Some(home) = home.upgrade() else { return };
-            if home.slots.lock().outstanding == 0 {
-                continue;
-            }
             let paused: Vec<bool> = home.doors.iter().map(|door| stale(door.shard)).collect();
-            home.slots.lock().give_up(runtime::now(), &paused, &home.doors);
+            let mut slots = home.slots.lock();
+            if slots.is_worth_a_look(runtime::now(), &paused) {
+                slots.give_up(runtime::now(), &paused, &home.doors);
+            }
         }
     }
 }
@@ -239,6 +242,8 @@ impl Slots {
             return None;
         }
         self.outstanding += 1;
+        let deadline = waiting.deadline;
+        self.earliest = Some(self.earliest.map_or(deadline, |earliest| earliest.min(deadline)));
         if let Some(at) = self.free.pop() {
             let slot = &mut self.slots[at as usize];
             slot.waiting = Some(waiting);
@@ -277,8 +282,16 @@ impl Slots {
         waiting.answer.send(replies.collect()).ok();
     }
 
+    /// Tells whether somebody may have to be told something: thousands may wait, and mostly nobody is
+    /// late and no quorum is lost.
+    fn is_worth_a_look(&self, now: Instant, paused: &[bool]) -> bool {
+        let is_late = self.earliest.is_some_and(|earliest| now + WATCH_EVERY >= earliest);
+        self.outstanding > 0 && (is_late || paused.contains(&true))
+    }
+
     fn give_up(&mut self, now: Instant, paused: &[bool], doors: &[Door]) {
         let mut done = Vec::new();
+        self.earliest = None;
         for (at, slot) in self.slots.iter_mut().enumerate() {
             let Some(waiting) = &mut slot.waiting else { continue };
             let late = now + WATCH_EVERY >= waiting.deadline;
@@ -298,6 +311,13 @@ impl Slots {
             }
             if waiting.missing == 0 {
                 done.push(u32::try_from(at).unwrap_or(u32::MAX));
+            } else if !late {
+                let deadline = waiting.deadline;
+                let earliest = self.earliest.map_or(deadline, |earliest| earliest.min(deadline));
+                self.earliest = Some(earliest);
+            } else {
+                // Its answer is on its way; whoever was first says so at the next look.
+                self.earliest = Some(now);
             }
         }
         for at in done {

@@ -10,8 +10,8 @@ use crate::ledger::{Answer, Refusal};
 
 /// Upper bounds of times, in seconds.
 const SECONDS: [f64; 14] = [
-    0.000_1, 0.000_25, 0.000_5, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512,
-    1.024,
+    0.000_1, 0.000_25, 0.000_5, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256,
+    0.512, 1.024,
 ];
 /// Upper bounds of commands an entry.
 const COMMANDS: [f64; 11] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0];
@@ -175,6 +175,7 @@ impl Meter {
         self.queued(lane).fetch_sub(1, Ordering::AcqRel);
     }
 
+    /// Counts a question that was not answered.
     pub(crate) fn gave_up(&self, outcome: &Outcome) {
         match outcome {
             Outcome::Unknown => self.unknown.fetch_add(1, Ordering::Relaxed),
@@ -213,10 +214,6 @@ impl Meter {
             | Answer::Accepted { .. }
             | Answer::Settled => {}
         }
-    }
-
-    pub(crate) fn unknown(&self) {
-        self.unknown.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn forwarded(&self, questions: usize) {

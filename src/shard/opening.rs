@@ -20,9 +20,6 @@ use crate::ledger::{Command, NodeId, PauseReason, ShardId, UnixMs};
 use crate::raft::{Group, Replica};
 use crate::runtime::{self, Instant};
 
-/// Deliveries that may wait for a shard; each carries one turn of one home.
-const DELIVERIES_MAX: usize = 8192;
-
 /// The bounds of a shard's gate and batcher.
 #[derive(Debug, Clone, Copy)]
 pub struct ShardLimits {
@@ -56,7 +53,9 @@ pub fn open_shard(group: Group, limits: ShardLimits, clock: AgreedClock) -> Shar
     let fence = Arc::new(Fence::new(group.clone(), limits.pause_after));
     let meter = Arc::new(Meter::default());
     let board = Arc::new(FlightBoard::default());
-    let (deliveries, receiver) = mpsc::channel(DELIVERIES_MAX);
+    // Each delivery carries at least one question that has a place in a lane: as many as both lanes
+    // hold never fill it, so that places cannot keep the others out here either.
+    let (deliveries, receiver) = mpsc::channel(limits.queue_max.saturating_mul(2).max(1));
     let gate = Gate {
         shard,
         replica: Arc::clone(&replica),
@@ -67,7 +66,9 @@ pub fn open_shard(group: Group, limits: ShardLimits, clock: AgreedClock) -> Shar
         places: Default::default(),
         finishes: Default::default(),
         parked: Default::default(),
+        parked_places: 0,
         park_max: limits.park_max,
+        has_released: false,
         out: Outgoing::default(),
     };
     let writer_limits = WriterLimits {
