@@ -149,11 +149,19 @@ impl Group {
 
     /// Tells whether this node leads and when a quorum last acknowledged it.
     pub fn leadership(&self) -> Option<Leadership> {
-        let leader = self.raft.as_leader().ok()?;
-        let id = leader.leader_id();
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        let id = metrics.vote.is_committed().then(|| metrics.vote.leader_id())?;
+        if id.node_id != metrics.id {
+            return None;
+        }
+        let voters = metrics.membership_config.membership();
+        // A voter alone is its own quorum; nobody sends it acknowledgements.
+        let is_alone = voters.voter_ids().all(|voter| voter == metrics.id);
+        let acked = metrics.last_quorum_acked.map(|at| at.into_inner());
         Some(Leadership {
             id: LeaderId { term: id.term, node: NodeId(id.node_id) },
-            acked: leader.last_quorum_acked(),
+            acked: acked.map(|acked| if is_alone { runtime::now() } else { acked }),
         })
     }
 

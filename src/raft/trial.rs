@@ -9,20 +9,20 @@ use std::time::Duration;
 
 use openraft::type_config::alias::{EntryOf, StoredMembershipOf};
 use openraft::{EntryPayload, Membership};
-use openraft_rt::AsyncRuntime;
 
 use super::checkpointing::make_checkpoint;
-use super::entry::{EntryBuilder, Member, TypeConfig, log_id_of, to_log};
+use super::entry::{Applied, EntryBuilder, Member, TypeConfig, log_id_of, to_log};
+use super::group::Group;
 use super::machine::Machine;
 use super::network::PeerBook;
 use super::replica::Replica;
-use super::start::{Loaded, StartError, StartOptions, prepare};
+use super::start::{Loaded, StartError, StartOptions, prepare, start_group};
 use crate::ledger::{
     Command, Define, Definition, ItemName, LeaderId, Ledger, LogIndex, NodeId, Settings, ShardId,
     UnixMs,
 };
 use crate::peer::{LocalIdentity, Network, PeerId, PeerLimits};
-use crate::runtime::Rt;
+use crate::runtime;
 use crate::storage::pages::{PageStore, SimPages};
 use crate::storage::{
     Checkpoints, Disk, LogError, LogOptions, LogPosition, NodeLog, Origin, PageDesk, ShardLog,
@@ -32,9 +32,27 @@ use crate::storage::{
 pub(crate) const CLUSTER: [u8; 16] = [3; 16];
 pub(crate) const SHARD: ShardId = ShardId(0);
 
-/// Runs a test's future on the runtime that this build's nodes run on.
+/// Runs a test's future on a thread of the runtime that this build's shards run on.
+#[cfg(not(feature = "sim"))]
 pub(crate) fn run<T>(future: impl Future<Output = T>) -> T {
-    Rt::new(1).block_on(future)
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime").block_on(future)
+}
+
+/// Runs a test's future on a thread of the runtime that this build's shards run on.
+#[cfg(feature = "sim")]
+pub(crate) fn run<T>(future: impl Future<Output = T>) -> T {
+    use openraft_rt::AsyncRuntime;
+    crate::runtime::Rt::new(1).block_on(future)
+}
+
+/// Waits until something is so, for at most ten seconds.
+pub(crate) async fn until(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = runtime::now() + Duration::from_secs(10);
+    while !is_so() {
+        assert!(runtime::now() < deadline, "{what} did not come about in time");
+        runtime::yield_now().await;
+    }
 }
 
 pub(crate) fn settings() -> Settings {
@@ -75,8 +93,9 @@ fn log_options() -> LogOptions {
 /// Where a replica's files are.
 pub(crate) struct Site {
     pub(crate) node: NodeId,
-    pub(crate) disk: Arc<dyn Disk>,
-    pub(crate) pages: Arc<dyn PageStore>,
+    disk: Arc<dyn Disk>,
+    pages: Arc<dyn PageStore>,
+    model: Option<SimPages>,
     dir: PathBuf,
     _files: Option<tempfile::TempDir>,
 }
@@ -84,8 +103,17 @@ pub(crate) struct Site {
 impl Site {
     /// Makes a site on models that can be damaged.
     pub(crate) fn simulated(node: NodeId, disk: &SimDisk, pages: &SimPages) -> Site {
-        let (disk, pages) = (disk.mount(), Arc::new(pages.clone()));
-        Site { node, disk, pages, dir: PathBuf::from("/n"), _files: None }
+        let (disk, model) = (disk.mount(), Some(pages.clone()));
+        let pages = Arc::new(pages.clone());
+        Site { node, disk, pages, model, dir: PathBuf::from("/n"), _files: None }
+    }
+
+    /// Damages both databases of a site on models.
+    #[cfg(not(feature = "sim"))]
+    pub(crate) fn damage(&self, damage: crate::storage::pages::sim_store::SimDamage) {
+        let model = self.model.as_ref().expect("a site on models");
+        model.damage(crate::ledger::Turn::A, damage);
+        model.damage(crate::ledger::Turn::B, damage);
     }
 
     /// Makes a site on the real disk and sled.
@@ -95,7 +123,8 @@ impl Site {
         let dir = files.path().to_owned();
         let pages = crate::storage::pages::SledPages::new(dir.join("shard-0")).expect("sled");
         let disk = Arc::new(crate::storage::RealDisk);
-        Site { node, disk, pages: Arc::new(pages), dir, _files: Some(files) }
+        let pages = Arc::new(pages);
+        Site { node, disk, pages, model: None, dir, _files: Some(files) }
     }
 
     /// Makes a site on what this build's nodes stand on.
@@ -256,4 +285,189 @@ pub(crate) fn apply(replica: &Replica, entry: &EntryOf<TypeConfig>) {
 pub(crate) async fn checkpoint(opened: &Opened, replica: &Replica) -> LogPosition {
     let made = make_checkpoint(replica, &opened.checkpoints, 2).await.expect("a checkpoint");
     made.expect("something is applied")
+}
+
+/// A group with one replica, on models.
+pub(crate) struct Alone {
+    pub(crate) group: Group,
+    _log: NodeLog,
+}
+
+impl Alone {
+    /// Starts and founds it, and waits until it leads.
+    pub(crate) async fn start() -> Alone {
+        let node = NodeId(1);
+        let site = Site::simulated(node, &SimDisk::new(), &SimPages::new(1));
+        let opened = site.open().await.expect("a new site opens");
+        let voters = BTreeMap::from([(node, member(node, "127.0.0.1:1"))]);
+        let options = options(node, PeerBook::new(voters.clone()));
+        let (log, desk) = (opened.shard_log(), opened.desk.clone());
+        let started = start_group(log, opened.checkpoints, desk, network(node), options);
+        let group = started.await.expect("it starts");
+        group.found(voters).await.expect("it is founded");
+        let is_led = || {
+            let applied = group.replica().read().applied.map(|at| at.leader);
+            group.leadership().is_some_and(|own| own.acked.is_some() && applied == Some(own.id))
+        };
+        until("leadership", is_led).await;
+        Alone { group, _log: opened.log }
+    }
+
+    /// Puts commands into the log past every gate.
+    pub(crate) async fn apply(&self, commands: &[Command]) -> Applied {
+        let mut builder = EntryBuilder::new(64 << 10);
+        for command in commands {
+            assert!(builder.push(command));
+        }
+        let leader = self.group.leadership().expect("it leads").id;
+        let now = self.group.replica().read().ledger.now();
+        let proposal = self.group.propose(builder.finish(UnixMs(now.0 + 1)), leader).await;
+        proposal.expect("it is proposed").await.expect("it is applied")
+    }
+}
+
+/// A member of a group of three that speak over the loopback.
+#[cfg(not(feature = "sim"))]
+pub(crate) struct Seat {
+    pub(crate) node: NodeId,
+    pub(crate) group: Group,
+    pub(crate) network: Network,
+    listener: crate::peer::Listener,
+    log: NodeLog,
+    site: Site,
+    book: PeerBook,
+}
+
+#[cfg(not(feature = "sim"))]
+struct Peers {
+    group: Group,
+    desk: PageDesk,
+    forward: Arc<parking_lot::Mutex<Option<ForwardsOf>>>,
+}
+
+/// Opens conversations of the forward lane, for the room above.
+#[cfg(not(feature = "sim"))]
+pub(crate) type ForwardsOf = Box<dyn Fn() -> Box<dyn crate::peer::Conversation> + Send + Sync>;
+
+#[cfg(not(feature = "sim"))]
+impl crate::peer::Service for Peers {
+    fn open(&self, hello: &crate::peer::Hello) -> Result<crate::peer::Opened, String> {
+        use super::serving::{RaftConversation, SnapshotConversation};
+        use crate::peer::Lane;
+        let conversation: Box<dyn crate::peer::Conversation> = match hello.lane {
+            Lane::Forward => match &*self.forward.lock() {
+                Some(open) => open(),
+                None => return Err("nobody answers here yet".to_owned()),
+            },
+            Lane::Snapshot => Box::new(SnapshotConversation::new(&self.group, self.desk.clone())),
+            Lane::Vote | Lane::Append => Box::new(RaftConversation::new(&self.group)),
+        };
+        let spawner: crate::peer::Spawner = Arc::new(|work| drop(runtime::spawn(work)));
+        Ok(crate::peer::Opened { conversation, spawner })
+    }
+}
+
+/// A group of three on the loopback, on one thread.
+#[cfg(not(feature = "sim"))]
+pub(crate) struct Three {
+    pub(crate) seats: Vec<Seat>,
+    /// How each seat answers forwarded questions, by its place.
+    pub(crate) forwards: Vec<Arc<parking_lot::Mutex<Option<ForwardsOf>>>>,
+}
+
+#[cfg(not(feature = "sim"))]
+impl Three {
+    /// Starts three replicas; the first founds the group.
+    pub(crate) async fn start() -> Three {
+        let nodes = [1, 2, 3].map(NodeId);
+        let ports: Vec<std::net::TcpListener> = nodes
+            .iter()
+            .map(|_| std::net::TcpListener::bind("127.0.0.1:0").expect("a port"))
+            .collect();
+        let addrs: Vec<String> = ports
+            .iter()
+            .map(|port| port.local_addr().expect("an address").to_string())
+            .collect();
+        drop(ports);
+        let members: BTreeMap<NodeId, Member> =
+            nodes.iter().zip(&addrs).map(|(node, addr)| (*node, member(*node, addr))).collect();
+        let book = PeerBook::new(members.clone());
+        let mut three = Three { seats: Vec::new(), forwards: Vec::new() };
+        for node in nodes {
+            let site = Site::simulated(node, &SimDisk::new(), &SimPages::new(node.0));
+            let forward = Arc::default();
+            three.seats.push(Seat::open(site, book.clone(), Arc::clone(&forward)).await);
+            three.forwards.push(forward);
+        }
+        three.seats[0].group.found(members).await.expect("it is founded");
+        three.led().await;
+        three
+    }
+
+    /// Waits until one leads with a fresh quorum and an entry of its own, and returns its place.
+    pub(crate) async fn led(&self) -> usize {
+        let place = || {
+            self.seats.iter().position(|seat| {
+                let applied = seat.group.replica().read().applied.map(|at| at.leader);
+                let leads = seat.group.leadership();
+                leads.is_some_and(|own| own.acked.is_some() && applied == Some(own.id))
+            })
+        };
+        until("a leader", || place().is_some()).await;
+        place().expect("just seen")
+    }
+
+    /// Waits until everybody has applied what the leader has.
+    pub(crate) async fn agreed(&self) {
+        let applied = |seat: &Seat| seat.group.replica().read().applied;
+        until("agreement", || {
+            let first = applied(&self.seats[0]);
+            self.seats.iter().all(|seat| applied(seat) == first)
+        })
+        .await;
+    }
+}
+
+#[cfg(not(feature = "sim"))]
+impl Seat {
+    /// Starts a replica at a site.
+    pub(crate) async fn open(
+        site: Site,
+        book: PeerBook,
+        forward: Arc<parking_lot::Mutex<Option<ForwardsOf>>>,
+    ) -> Seat {
+        let node = site.node;
+        let opened = site.open().await.expect("the site opens");
+        let network = network(node);
+        let mut options = options(node, book.clone());
+        options.fetch_max = Duration::from_secs(10);
+        let (log, desk) = (opened.shard_log(), opened.desk.clone());
+        let started = start_group(log, opened.checkpoints, desk.clone(), network.clone(), options);
+        let group = started.await.expect("it starts");
+        let service = Arc::new(Peers { group: group.clone(), desk, forward });
+        let addr = book.members()[&node].peer_addr.clone();
+        let listener = network.listen(&addr, service).await.expect("the port is free");
+        Seat { node, group, network, listener, log: opened.log, site, book }
+    }
+
+    /// Stops the replica and returns where its files are.
+    pub(crate) async fn stop(self) -> (Site, PeerBook) {
+        self.listener.close();
+        self.listener.released().await;
+        self.group.shutdown().await;
+        self.group.checkpoints().settle().await.expect("the desk is there");
+        self.log.close().await.expect("the log closes");
+        (self.site, self.book)
+    }
+}
+
+/// Puts a command into the log through the leader.
+#[cfg(not(feature = "sim"))]
+pub(crate) async fn apply_on(group: &Group, command: &Command) -> Applied {
+    let mut builder = EntryBuilder::new(64 << 10);
+    assert!(builder.push(command));
+    let leader = group.leadership().expect("it leads").id;
+    let now = group.replica().read().ledger.now();
+    let proposal = group.propose(builder.finish(UnixMs(now.0 + 1)), leader).await;
+    proposal.expect("it is proposed").await.expect("it is applied")
 }

@@ -374,4 +374,32 @@ mod tests {
         assert_eq!(give_up_one(&stages, 0, false, true), None);
         assert_eq!(give_up_one(&stages, 0, true, false), Some(Outcome::Unknown));
     }
+
+    #[test]
+    fn thousands_of_waiting_slots_cost_nothing_until_one_is_late_or_a_quorum_is_lost() {
+        crate::raft::trial::run(async {
+            let now = runtime::now();
+            let mut slots = Slots::default();
+            assert!(!slots.is_worth_a_look(now, &[true]), "nobody waits");
+            for after in [50, 30, 40] {
+                let (answer, _) = oneshot::channel();
+                let waiting = Waiting {
+                    deadline: now + Duration::from_secs(after),
+                    stages: Stages::new(1),
+                    shards: vec![ShardId(0)],
+                    replies: vec![None],
+                    missing: 1,
+                    answer,
+                };
+                slots.take(waiting).expect("a slot");
+            }
+            assert!(!slots.is_worth_a_look(now, &[false]));
+            assert!(slots.is_worth_a_look(now, &[true]));
+            let late = now + Duration::from_secs(30);
+            assert!(slots.is_worth_a_look(late, &[false]));
+            slots.give_up(late, &[false], &[]);
+            assert_eq!(slots.outstanding, 2, "one was told");
+            assert!(!slots.is_worth_a_look(late, &[false]), "the next is due in ten seconds");
+        });
+    }
 }

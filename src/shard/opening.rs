@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use super::ask::{Addressed, Outgoing};
+use super::ask::{Addressed, Delivery, Outgoing};
 use super::desk::{Consistency, MemberSpec, Outcome, Question, Reply};
 use super::fence::Fence;
 use super::flight::{FlightBoard, Flights};
@@ -48,6 +48,17 @@ pub struct ShardService {
 
 /// Starts a shard's gate and batcher on this thread's runtime.
 pub fn open_shard(group: Group, limits: ShardLimits, clock: AgreedClock) -> ShardService {
+    let (service, writer, deliveries) = assemble(group, limits, clock);
+    runtime::spawn(writer.run(deliveries));
+    service
+}
+
+/// Puts a shard together; nothing runs yet.
+pub(super) fn assemble(
+    group: Group,
+    limits: ShardLimits,
+    clock: AgreedClock,
+) -> (ShardService, Writer, mpsc::Receiver<Delivery>) {
     let shard = group.shard();
     let replica = Arc::clone(group.replica());
     let fence = Arc::new(Fence::new(group.clone(), limits.pause_after));
@@ -77,9 +88,9 @@ pub fn open_shard(group: Group, limits: ShardLimits, clock: AgreedClock) -> Shar
         queue_age_max: limits.queue_age_max,
     };
     let writer = Writer::new(group.clone(), gate, writer_limits, clock);
-    runtime::spawn(writer.run(receiver));
     let door = Door { shard, deliveries, meter: Arc::clone(&meter), queue_max: limits.queue_max };
-    ShardService { place: Place { group, replica, fence, meter, board, door }, limits }
+    let place = Place { group, replica, fence, meter, board, door };
+    (ShardService { place, limits }, writer, receiver)
 }
 
 impl ShardService {

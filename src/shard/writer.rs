@@ -19,7 +19,7 @@ use super::gate::{Admitted, Gate, is_keyed, receipt_of, stand_on};
 use super::home::reply;
 use super::ledger_time::StampSource;
 use crate::ledger::{Command, LeaderId, PauseReason, UnixMs};
-use crate::raft::{Applied, EntryBuilder, Group, ProposeError};
+use crate::raft::{Applied, EntryBuilder, Group, Payload, ProposeError};
 use crate::runtime::{self, Instant};
 
 /// The wall clock as this node may use it: `None` while no majority of the members' clocks agrees.
@@ -45,6 +45,14 @@ struct Flying {
     commands: Vec<Admitted>,
     /// Its failure was reported as unknown; only the log decides now.
     in_limbo: bool,
+}
+
+/// An entry on its way to Raft.
+#[derive(Debug)]
+struct Gathered {
+    ticket: u64,
+    leader: LeaderId,
+    payload: Payload,
 }
 
 /// One shard's single writer.
@@ -109,26 +117,31 @@ impl Writer {
                 _ = progress.changed(), if self.flying.iter().any(|entry| entry.in_limbo) => {}
                 () = runtime::sleep(IDLE_LOOK), if self.is_waiting() => {}
             }
-            // A result that is here must not be taken for one that went astray.
-            while let Some(Some((ticket, result))) = proposals.next().now_or_never() {
-                self.decided(ticket, result);
-            }
-            self.resolve_limbo();
-            self.look_at_health();
-            let (now, age_max) = (runtime::now(), self.limits.queue_age_max);
-            self.gate.shed_old(|ask| now > ask.sent_at && now - ask.sent_at > age_max);
-            loop {
-                self.gate.unpark();
-                match self.propose().await {
-                    Some(decision) => proposals.push(decision),
-                    // What was dropped on the way may have stood in another's way.
-                    None if self.gate.has_released => {}
-                    None => break,
-                }
-            }
-            self.gate.meter.depth(self.gate.flights.len(), self.gate.parked.len());
-            self.gate.out.flush();
+            self.work(&mut proposals).await;
         }
+    }
+
+    /// Decides, sheds, judges again and proposes whatever can be now.
+    async fn work(&mut self, proposals: &mut FuturesUnordered<Decision>) {
+        // A result that is here must not be taken for one that went astray.
+        while let Some(Some((ticket, result))) = proposals.next().now_or_never() {
+            self.decided(ticket, result);
+        }
+        self.resolve_limbo();
+        self.look_at_health();
+        let (now, age_max) = (runtime::now(), self.limits.queue_age_max);
+        self.gate.shed_old(|ask| now > ask.sent_at && now - ask.sent_at > age_max);
+        loop {
+            self.gate.unpark();
+            match self.propose().await {
+                Some(decision) => proposals.push(decision),
+                // What was dropped on the way may have stood in another's way.
+                None if self.gate.has_released => {}
+                None => break,
+            }
+        }
+        self.gate.meter.depth(self.gate.flights.len(), self.gate.parked.len());
+        self.gate.out.flush();
     }
 
     fn is_waiting(&self) -> bool {
@@ -159,6 +172,18 @@ impl Writer {
 
     /// Proposes one entry if there is something to propose and room in flight.
     async fn propose(&mut self) -> Option<Decision> {
+        let Gathered { ticket, leader, payload } = self.gather()?;
+        let proposal = self.group.propose(payload, leader).await;
+        Some(Box::pin(async move {
+            match proposal {
+                Ok(proposal) => (ticket, proposal.await),
+                Err(error) => (ticket, Err(error)),
+            }
+        }))
+    }
+
+    /// Gathers what is queued into one entry. From here on it counts as proposed.
+    fn gather(&mut self) -> Option<Gathered> {
         let undecided = self.flying.iter().filter(|entry| !entry.in_limbo).count();
         if undecided >= self.limits.entries_in_flight_max {
             return None;
@@ -176,19 +201,12 @@ impl Writer {
             return None;
         }
         let stamp = self.stamp(leader);
-        let count = builder.count();
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         let proposed_at = runtime::now();
+        self.gate.meter.proposed(builder.count());
         self.flying.push_back(Flying { ticket, leader, proposed_at, commands, in_limbo: false });
-        self.gate.meter.proposed(count);
-        let proposal = self.group.propose(builder.finish(stamp), leader).await;
-        Some(Box::pin(async move {
-            match proposal {
-                Ok(proposal) => (ticket, proposal.await),
-                Err(error) => (ticket, Err(error)),
-            }
-        }))
+        Some(Gathered { ticket, leader, payload: builder.finish(stamp) })
     }
 
     fn fill(
@@ -306,3 +324,6 @@ impl Writer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -376,3 +376,80 @@ fn entries_that_were_in_the_log_at_the_start_are_no_base_of_ledger_time() {
         opened.close().await;
     });
 }
+
+#[cfg(not(feature = "sim"))]
+mod with_members {
+    use super::*;
+    use crate::raft::trial::{Seat, Three, apply_on, define, item, until};
+
+    /// Two checkpoints everywhere, and a log that is purged behind the older.
+    async fn purged() -> Three {
+        let three = Three::start().await;
+        let leader = three.led().await;
+        for number in 0..4 {
+            apply_on(&three.seats[leader].group, &define(item(number), 10)).await;
+            three.agreed().await;
+            for seat in &three.seats {
+                seat.group.checkpoint().await.expect("a checkpoint");
+            }
+        }
+        for seat in &three.seats {
+            until("a purge", || seat.group.state().purged.0 > 1).await;
+        }
+        three
+    }
+
+    fn follower(three: &Three, leader: usize) -> usize {
+        (0..three.seats.len()).find(|place| *place != leader).expect("there are three")
+    }
+
+    #[test]
+    fn with_both_databases_gone_and_a_purged_log_a_checkpoint_is_fetched_and_the_node_catches_up() {
+        for damage in [SimDamage::Deleted, SimDamage::Silent] {
+            run(async {
+                let mut three = purged().await;
+                let leader = three.led().await;
+                let place = follower(&three, leader);
+                let seat = three.seats.remove(place);
+                let node = seat.node;
+                let (site, book) = seat.stop().await;
+                // What comes while it is away.
+                let leader = three.led().await;
+                apply_on(&three.seats[leader].group, &define(item(100), 10)).await;
+                site.damage(damage);
+                let forward = Arc::clone(&three.forwards[place]);
+                three.seats.insert(place, Seat::open(site, book, forward).await);
+                assert_eq!(three.seats[place].node, node);
+                three.agreed().await;
+                let digests: Vec<u128> =
+                    three.seats.iter().map(|seat| digest(seat.group.replica())).collect();
+                assert!(digests.iter().all(|one| *one == digests[0]), "{damage:?}");
+                assert!(three.seats[place].group.checkpoints().current().is_some());
+            });
+        }
+    }
+
+    #[test]
+    fn a_member_makes_the_checkpoint_that_is_asked_for_when_its_own_ends_before_the_log_begins() {
+        run(async {
+            let mut three = purged().await;
+            let leader = three.led().await;
+            let place = follower(&three, leader);
+            // Only this one keeps and purges what comes now.
+            for number in 200..203 {
+                apply_on(&three.seats[leader].group, &define(item(number), 10)).await;
+                three.agreed().await;
+                three.seats[place].group.checkpoint().await.expect("a checkpoint");
+            }
+            let purged_here = three.seats[place].group.checkpoints().purge_limit();
+            let purged_here = purged_here.expect("both are good").index;
+            let group = &three.seats[place].group;
+            until("a purge", || group.state().purged >= purged_here).await;
+            let (site, book) = three.seats.remove(place).stop().await;
+            site.damage(SimDamage::Deleted);
+            let forward = Arc::clone(&three.forwards[place]);
+            three.seats.insert(place, Seat::open(site, book, forward).await);
+            three.agreed().await;
+        });
+    }
+}
