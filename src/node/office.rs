@@ -46,7 +46,9 @@ pub struct Office {
 
 impl std::fmt::Debug for Office {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Office").field("data_dir", &self.config.node.data_dir).finish_non_exhaustive()
+        f.debug_struct("Office")
+            .field("data_dir", &self.config.node.data_dir)
+            .finish_non_exhaustive()
     }
 }
 
@@ -103,8 +105,7 @@ impl Office {
         {
             let disk = Arc::clone(&self.parts.disk);
             let options = log_options(&self.config);
-            *log =
-                Some(NodeLog::open(disk, &self.dir().join("log"), identity.log_uuid, options)?);
+            *log = Some(NodeLog::open(disk, &self.dir().join("log"), identity.log_uuid, options)?);
         }
         Ok(())
     }
@@ -233,9 +234,8 @@ impl Office {
         };
         // The log first: an identity never lists a log that was not there.
         let options = log_options(&self.config);
-        let log =
-            NodeLog::create(Arc::clone(&disk), &dir.join("log"), identity.log_uuid, options)
-                .map_err(|error| error.to_string())?;
+        let log = NodeLog::create(Arc::clone(&disk), &dir.join("log"), identity.log_uuid, options)
+            .map_err(|error| error.to_string())?;
         identity.create(disk.as_ref(), &dir).map_err(|error| error.to_string())?;
         let adopted = self.adopted(&identity);
         *self.phase.lock() = Phase::Adopted { identity, log: Some(log), is_new: true };

@@ -13,7 +13,8 @@ use crate::storage::{Disk, PageDesk};
 /// Where a shard's tasks run.
 pub type PlaceOf = Arc<dyn Fn(ShardId) -> std::io::Result<Spawner> + Send + Sync>;
 /// Opens the page store of a shard in this directory.
-pub type PagesOf = Arc<dyn Fn(ShardId, PathBuf) -> std::io::Result<Arc<dyn PageStore>> + Send + Sync>;
+pub type PagesOf =
+    Arc<dyn Fn(ShardId, PathBuf) -> std::io::Result<Arc<dyn PageStore>> + Send + Sync>;
 /// Makes the network of an identity.
 pub type NetworkOf = Arc<dyn Fn(LocalIdentity) -> Network + Send + Sync>;
 /// Draws sixteen random bytes.

@@ -335,19 +335,21 @@ pub(crate) struct Seat {
     listener: crate::peer::Listener,
     log: NodeLog,
     site: Site,
-    book: PeerBook,
 }
 
 #[cfg(not(feature = "sim"))]
 struct Peers {
     group: Group,
     desk: PageDesk,
-    forward: Arc<parking_lot::Mutex<Option<ForwardsOf>>>,
+    forward: Forward,
 }
 
 /// Opens conversations of the forward lane, for the room above.
 #[cfg(not(feature = "sim"))]
 pub(crate) type ForwardsOf = Box<dyn Fn() -> Box<dyn crate::peer::Conversation> + Send + Sync>;
+/// Where a seat finds how to answer forwarded questions.
+#[cfg(not(feature = "sim"))]
+pub(crate) type Forward = Arc<parking_lot::Mutex<Option<ForwardsOf>>>;
 
 #[cfg(not(feature = "sim"))]
 impl crate::peer::Service for Peers {
@@ -372,7 +374,8 @@ impl crate::peer::Service for Peers {
 pub(crate) struct Three {
     pub(crate) seats: Vec<Seat>,
     /// How each seat answers forwarded questions, by its place.
-    pub(crate) forwards: Vec<Arc<parking_lot::Mutex<Option<ForwardsOf>>>>,
+    pub(crate) forwards: Vec<Forward>,
+    pub(crate) book: PeerBook,
 }
 
 #[cfg(not(feature = "sim"))]
@@ -380,28 +383,32 @@ impl Three {
     /// Starts three replicas; the first founds the group.
     pub(crate) async fn start() -> Three {
         let nodes = [1, 2, 3].map(NodeId);
-        let ports: Vec<std::net::TcpListener> = nodes
-            .iter()
-            .map(|_| std::net::TcpListener::bind("127.0.0.1:0").expect("a port"))
-            .collect();
-        let addrs: Vec<String> = ports
-            .iter()
-            .map(|port| port.local_addr().expect("an address").to_string())
-            .collect();
-        drop(ports);
-        let members: BTreeMap<NodeId, Member> =
-            nodes.iter().zip(&addrs).map(|(node, addr)| (*node, member(*node, addr))).collect();
-        let book = PeerBook::new(members.clone());
-        let mut three = Three { seats: Vec::new(), forwards: Vec::new() };
+        let mut three =
+            Three { seats: Vec::new(), forwards: Vec::new(), book: PeerBook::default() };
+        let mut members = BTreeMap::new();
         for node in nodes {
             let site = Site::simulated(node, &SimDisk::new(), &SimPages::new(node.0));
             let forward = Arc::default();
-            three.seats.push(Seat::open(site, book.clone(), Arc::clone(&forward)).await);
+            let seat = Seat::open(site, "127.0.0.1:0", PeerBook::default(), &forward).await;
+            members.insert(node, member(node, seat.listener.local_addr()));
+            three.seats.push(seat);
             three.forwards.push(forward);
         }
+        three.book = PeerBook::new(members.clone());
         three.seats[0].group.found(members).await.expect("it is founded");
         three.led().await;
         three
+    }
+
+    /// Stops the replica at this place, lets `change` see to its files, and starts it again.
+    pub(crate) async fn restart(&mut self, place: usize, change: impl AsyncFnOnce(&Three, &Site)) {
+        let seat = self.seats.remove(place);
+        let addr = seat.listener.local_addr().to_owned();
+        let site = seat.stop().await;
+        change(self, &site).await;
+        let forward = Arc::clone(&self.forwards[place]);
+        let seat = Seat::open(site, &addr, self.book.clone(), &forward).await;
+        self.seats.insert(place, seat);
     }
 
     /// Waits until one leads with a fresh quorum and an entry of its own, and returns its place.
@@ -431,33 +438,28 @@ impl Three {
 #[cfg(not(feature = "sim"))]
 impl Seat {
     /// Starts a replica at a site.
-    pub(crate) async fn open(
-        site: Site,
-        book: PeerBook,
-        forward: Arc<parking_lot::Mutex<Option<ForwardsOf>>>,
-    ) -> Seat {
+    async fn open(site: Site, addr: &str, book: PeerBook, forward: &Forward) -> Seat {
         let node = site.node;
         let opened = site.open().await.expect("the site opens");
         let network = network(node);
-        let mut options = options(node, book.clone());
+        let mut options = options(node, book);
         options.fetch_max = Duration::from_secs(10);
         let (log, desk) = (opened.shard_log(), opened.desk.clone());
         let started = start_group(log, opened.checkpoints, desk.clone(), network.clone(), options);
         let group = started.await.expect("it starts");
-        let service = Arc::new(Peers { group: group.clone(), desk, forward });
-        let addr = book.members()[&node].peer_addr.clone();
-        let listener = network.listen(&addr, service).await.expect("the port is free");
-        Seat { node, group, network, listener, log: opened.log, site, book }
+        let service = Peers { group: group.clone(), desk, forward: Arc::clone(forward) };
+        let listener = network.listen(addr, Arc::new(service)).await.expect("the port is free");
+        Seat { node, group, network, listener, log: opened.log, site }
     }
 
     /// Stops the replica and returns where its files are.
-    pub(crate) async fn stop(self) -> (Site, PeerBook) {
+    pub(crate) async fn stop(self) -> Site {
         self.listener.close();
         self.listener.released().await;
         self.group.shutdown().await;
         self.group.checkpoints().settle().await.expect("the desk is there");
         self.log.close().await.expect("the log closes");
-        (self.site, self.book)
+        self.site
     }
 }
 

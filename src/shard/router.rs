@@ -96,6 +96,11 @@ impl Router {
         })
     }
 
+    #[cfg(test)]
+    pub(super) fn home_is_gone(&self) -> bool {
+        self.homes.lock().iter().all(|home| home.is_gone())
+    }
+
     fn open_home(&self) -> Arc<Home> {
         let doors = self.places.iter().map(|place| place.door.clone()).collect();
         let fences: Vec<_> = self.places.iter().map(|place| Arc::clone(&place.fence)).collect();

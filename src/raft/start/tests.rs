@@ -380,7 +380,7 @@ fn entries_that_were_in_the_log_at_the_start_are_no_base_of_ledger_time() {
 #[cfg(not(feature = "sim"))]
 mod with_members {
     use super::*;
-    use crate::raft::trial::{Seat, Three, apply_on, define, item, until};
+    use crate::raft::trial::{Three, apply_on, define, item, until};
 
     /// Two checkpoints everywhere, and a log that is purged behind the older.
     async fn purged() -> Three {
@@ -410,16 +410,12 @@ mod with_members {
                 let mut three = purged().await;
                 let leader = three.led().await;
                 let place = follower(&three, leader);
-                let seat = three.seats.remove(place);
-                let node = seat.node;
-                let (site, book) = seat.stop().await;
-                // What comes while it is away.
-                let leader = three.led().await;
-                apply_on(&three.seats[leader].group, &define(item(100), 10)).await;
-                site.damage(damage);
-                let forward = Arc::clone(&three.forwards[place]);
-                three.seats.insert(place, Seat::open(site, book, forward).await);
-                assert_eq!(three.seats[place].node, node);
+                let meanwhile = async |three: &Three, site: &Site| {
+                    let leader = three.led().await;
+                    apply_on(&three.seats[leader].group, &define(item(100), 10)).await;
+                    site.damage(damage);
+                };
+                three.restart(place, meanwhile).await;
                 three.agreed().await;
                 let digests: Vec<u128> =
                     three.seats.iter().map(|seat| digest(seat.group.replica())).collect();
@@ -445,10 +441,8 @@ mod with_members {
             let purged_here = purged_here.expect("both are good").index;
             let group = &three.seats[place].group;
             until("a purge", || group.state().purged >= purged_here).await;
-            let (site, book) = three.seats.remove(place).stop().await;
-            site.damage(SimDamage::Deleted);
-            let forward = Arc::clone(&three.forwards[place]);
-            three.seats.insert(place, Seat::open(site, book, forward).await);
+            let lose = async |_: &Three, site: &Site| site.damage(SimDamage::Deleted);
+            three.restart(place, lose).await;
             three.agreed().await;
         });
     }

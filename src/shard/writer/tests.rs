@@ -5,8 +5,8 @@ use tokio::sync::oneshot;
 
 use super::*;
 use crate::ledger::{
-    Adjust, Answer, Change, Found, HoldId, HoldView, KeyScope, Place as PlaceCommand,
-    Query, Receipt, Refusal, Release, SetMode,
+    Adjust, Answer, Change, Found, HoldId, HoldView, KeyScope, Place as PlaceCommand, Query,
+    Receipt, Refusal, Release, SetMode,
 };
 use crate::raft::trial::{Alone, SHARD, define, item, run, until};
 use crate::shard::ask::Addressed;
@@ -54,11 +54,8 @@ impl Bench {
     }
 
     fn send(&self, questions: Vec<Question>, time: Duration) -> Answers {
-        let addressed = |question| Addressed {
-            shard: SHARD,
-            question,
-            consistency: Consistency::Leader,
-        };
+        let addressed =
+            |question| Addressed { shard: SHARD, question, consistency: Consistency::Leader };
         let questions = questions.into_iter().map(addressed).collect();
         self.home.send(questions, runtime::now() + time).expect("a slot")
     }
@@ -203,10 +200,8 @@ fn a_different_body_waits_for_the_outcome_of_its_key_and_is_then_refused_as_reus
         bench.commit().await;
         held(one(first).await);
         let refused = one(other).await;
-        let reused = matches!(
-            refused,
-            Outcome::Answered(Answer::Refused(Refusal::KeyReused { .. }))
-        );
+        let reused =
+            matches!(refused, Outcome::Answered(Answer::Refused(Refusal::KeyReused { .. })));
         assert!(reused, "{refused:?}");
     });
 }
@@ -484,7 +479,9 @@ fn what_one_turn_produced_goes_over_as_one_message() {
     run(async {
         let mut bench = Bench::open(limits(), 100).await;
         let answers: Vec<Answers> = (0..10)
-            .map(|number| bench.send(vec![Question::Command(place(&format!("k{number}"), 1))], LONG))
+            .map(|number| {
+                bench.send(vec![Question::Command(place(&format!("k{number}"), 1))], LONG)
+            })
             .collect();
         let delivery = bench.deliveries.recv().await.expect("a message");
         assert_eq!(delivery.asks.len(), 10);
