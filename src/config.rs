@@ -21,7 +21,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 pub use keys::{
-    Batch, Checkpoint, Cluster, Config, Http, Limits, Log, LogOutput, Memory, Node, Peer, Raft,
+    Batch, Checkpoint, Cluster, Config, Http, Log, LogOutput, Memory, Node, Peer, Raft,
 };
 use keys::{KEYS, Key, SECTIONS};
 pub use rule::{LogFormat, LogLevel};
@@ -451,7 +451,7 @@ fn edit_distance(a: &str, b: &str) -> usize {
 fn contradictions(config: &Config) -> Vec<Fault> {
     let Config { cluster, http, peer, raft, batch, log, .. } = config;
     let segment_need = 4 * batch.entry_bytes_max.max(peer.append_bytes_max);
-    let rules: [(bool, &'static str, String); 17] = [
+    let rules: [(bool, &'static str, String); 15] = [
         (
             cluster.sold_retention_ms >= cluster.receipt_retention_ms,
             "cluster.sold_retention_ms must be at least cluster.receipt_retention_ms",
@@ -477,16 +477,6 @@ fn contradictions(config: &Config) -> Vec<Fault> {
             "raft.pause_after_ms must be shorter than the lease, which is raft.election_max_ms: \
              memory may answer only while no other node can lead",
             format!("{} ≥ {}", raft.pause_after_ms, raft.lease_ms()),
-        ),
-        (
-            http.deadline_ms_default <= http.deadline_ms_max,
-            "http.deadline_ms_default must be at most http.deadline_ms_max",
-            format!("{} > {}", http.deadline_ms_default, http.deadline_ms_max),
-        ),
-        (
-            batch.park_ms < http.deadline_ms_default,
-            "batch.park_ms must be less than http.deadline_ms_default",
-            format!("{} ≥ {}", batch.park_ms, http.deadline_ms_default),
         ),
         (
             batch.entry_bytes_max <= peer.append_bytes_max,

@@ -3,13 +3,16 @@
 //! A node is empty until `cluster init` gives it an identity and its members; from then on it starts
 //! by itself. It never makes a cluster by itself: a wiped node must not found a second one.
 
+mod clocks;
 mod members;
+mod memory;
 mod office;
 mod parts;
 mod running;
 mod threads;
+mod watch;
 
-pub use office::{Counter, Office};
+pub use office::{Counter, Ended, Office};
 pub use parts::{Parts, sled_pages};
 pub use threads::Node;
 

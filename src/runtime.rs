@@ -10,12 +10,15 @@ use std::time::Duration;
 
 use openraft_rt::{AsyncRuntime, Instant as _};
 
+#[cfg(feature = "sim")]
+pub mod life;
+
 /// The runtime that every task of a node runs on.
 #[cfg(not(feature = "sim"))]
 pub type Rt = openraft_rt_tokio::TokioRuntime;
 /// The runtime that every task of a node runs on.
 #[cfg(feature = "sim")]
-pub type Rt = openraft_rt_sim::SimRuntime;
+pub type Rt = life::SimRt;
 
 /// A moment of the monotonic clock (virtual in the simulator).
 pub type Instant = <Rt as AsyncRuntime>::Instant;

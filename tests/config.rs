@@ -297,11 +297,6 @@ fn values_that_contradict_each_other_are_refused() {
         (vec![("raft.election_min_ms", "99")], "at least two heartbeats"),
         (vec![("raft.election_min_ms", "400")], "less than raft.election_max_ms"),
         (vec![("raft.pause_after_ms", "400")], "shorter than the lease"),
-        (vec![("http.deadline_ms_max", "1999")], "at most http.deadline_ms_max"),
-        (
-            vec![("batch.park_ms", "20"), ("http.deadline_ms_default", "20")],
-            "less than http.deadline_ms_default",
-        ),
         (vec![("peer.append_bytes_max", "65535")], "fit in peer.append_bytes_max"),
         (vec![("peer.append_bytes_max", "4194304")], "less than peer.frame_bytes_max"),
         (vec![("peer.chunk_bytes_max", "4194304")], "less than peer.frame_bytes_max"),

@@ -95,7 +95,7 @@ const MUST_HAVE_HAPPENED: [&str; 40] = [
 ];
 
 #[test]
-fn random_sequences_are_answered_as_the_model_answers() {
+fn random_sequences_are_answered_as_the_model_answers_case_l10() {
     let tally = Mutex::new(sequences::Tally::new());
     let cases = 320;
     prove(cases, 60_000, sequences::sequences(400), |steps| {
@@ -152,6 +152,6 @@ fn extensions_stop_at_the_greatest_lifetime_case_l16() {
 }
 
 #[test]
-fn a_ledger_whose_broken_law_was_resumed_can_be_loaded_again() {
+fn a_ledger_with_a_broken_law_is_loaded_again_and_resumed_once_the_law_holds() {
     hostile::break_a_law_and_resume();
 }

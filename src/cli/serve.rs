@@ -57,14 +57,29 @@ fn speak(config: &Config) -> Result<(), Failure> {
     begun.map_err(|e| Failure::Usage(format!("cannot write a log: {e}")))
 }
 
-/// Runs a node until [`told_to_stop`].
+/// What the process exits with when it is told twice: it did not wait for what was under way.
+const AT_ONCE: i32 = 130;
+
+/// Runs a node until [`told_to_stop`], or until it can do nothing any more.
 fn run_node(config: Config, stop_with_stdin: bool) -> Result<(), Failure> {
     super::block_on(async {
         let node = Node::start(config).await.map_err(|e| Failure::Unavailable(e.to_string()))?;
-        let why = told_to_stop(stop_with_stdin).await?;
-        tracing::info!(why, "stopping");
-        node.shutdown().await;
-        Ok(())
+        let why = tokio::select! {
+            why = told_to_stop(stop_with_stdin) => Ok(why?),
+            end = node.failed() => Err(end.why),
+        };
+        match &why {
+            Ok(why) => tracing::info!(why, "stopping"),
+            Err(why) => tracing::error!(why, "stopping: this node can do nothing any more"),
+        }
+        tokio::select! {
+            () = node.shutdown() => {}
+            again = told_to_stop(false) => {
+                tracing::warn!(again = again?, "stopping at once");
+                std::process::exit(AT_ONCE);
+            }
+        }
+        why.map(|_| ()).map_err(Failure::Unavailable)
     })
 }
 

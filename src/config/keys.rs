@@ -137,8 +137,6 @@ keys! {
         threads: u16 = 0, whole(0, 256);
         /// The largest body of a request; more is answered 413.
         body_bytes_max: u64 = MIB, whole(KIB, 16 * MIB);
-        /// The most operations in one `holds:batch`; more is answered 413.
-        batch_max: usize = 1_000, whole(1, 10_000);
         /// How long a client may take to send a request's head.
         header_timeout_ms: u64 = 5_000, whole(100, 10 * MINUTE_MS);
         /// How long a client may take to send a request's body.
@@ -147,10 +145,6 @@ keys! {
         idle_timeout_ms: u64 = MINUTE_MS, whole(100, 60 * MINUTE_MS);
         /// Connections at once; more are closed at once.
         connections_max: usize = 10_000, whole(1, 1_000_000);
-        /// The time a request has when its client names none (`Holdfast-Deadline-Ms`).
-        deadline_ms_default: u64 = 2_000, whole(10, 10 * MINUTE_MS);
-        /// The longest time a client may name.
-        deadline_ms_max: u64 = 30_000, whole(10, 10 * MINUTE_MS);
         /// How long a stopping node waits for requests that it has begun.
         drain_ms: u64 = 5_000, whole(0, 10 * MINUTE_MS);
     }
@@ -179,8 +173,6 @@ keys! {
         connect_timeout_ms: u64 = 1_000, whole(10, MINUTE_MS);
         /// How long an accepted connection may take to say who it is.
         handshake_timeout_ms: u64 = 2_000, whole(10, MINUTE_MS);
-        /// How long a vote, an append or a forwarded request may take, unless it has less time.
-        request_timeout_ms: u64 = 1_000, whole(10, MINUTE_MS);
         /// How long one message of a checkpoint may take: the receiver writes it to its disk.
         chunk_timeout_ms: u64 = 10_000, whole(100, 10 * MINUTE_MS);
         /// How long sent bytes may stay unacknowledged before the system gives up the connection.
@@ -209,10 +201,8 @@ keys! {
         entry_bytes_max: u64 = 64 * KIB, whole(4 * KIB, 4 * MIB);
         /// Log entries proposed and not yet applied. Two keep the disk and the network both busy.
         entries_in_flight: usize = 2, whole(1, 16);
-        /// How long a request waits, when only units in flight stand in its way, for them to be
-        /// decided. Not decided by then, it is answered `insufficient-stock`, never `sold-out`.
-        park_ms: u64 = 1, whole(0, 1_000);
-        /// Requests that may wait so; more are answered `overloaded`.
+        /// Requests in whose way only units in flight stand, and which wait for those to be decided;
+        /// more are answered `overloaded`.
         park_max: usize = 4_096, whole(0, 1_000_000);
         /// Commands that may wait for the batcher; more are answered `overloaded`, nothing taken.
         queue_max: usize = 65_536, whole(16, 10_000_000);
@@ -257,14 +247,6 @@ keys! {
         /// A pool that is touched at start, since the first touch of a page costs 2–12 µs in a
         /// virtual machine. 0 is off.
         warm_bytes: u64 = 0, whole(0, 1 << 40);
-    }
-
-    /// Bounds on what callers may create and ask for.
-    limits: Limits {
-        /// Items that one shard may have; a definition beyond it is refused.
-        items_per_shard_max: u64 = 1_000_000, whole(1, 1_000_000_000);
-        /// Entries on one page of a listing.
-        list_max: usize = 1_000, whole(1, 10_000);
     }
 
     /// What the node says on standard error.

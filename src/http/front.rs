@@ -69,7 +69,7 @@ pub fn router(front: &Arc<Front>) -> Router {
         .method_not_allowed_fallback(move |request: Request| {
             wrong.counts.unrouted(405);
             let words = format!(
-                "`{}` does not take {}. The methods it takes are in the header Allow; all calls are \
+                "`{}` does not take {}. The header Allow lists what it takes; all calls are \
                  in /openapi.json.",
                 request.uri().path(),
                 request.method()

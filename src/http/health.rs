@@ -58,7 +58,13 @@ pub(crate) fn reasons(status: &NodeStatus) -> Vec<String> {
     if let Some(why) = &status.log.failed {
         reasons.push(format!("the log takes nothing any more: {why}"));
     }
-    if status.cluster_id.is_none() || status.shards.is_empty() {
+    if let Some(why) = &status.abstains {
+        reasons.push(format!("the node does not lead: {why}"));
+    }
+    if status.log.disk_full {
+        reasons.push("the disk is full: new holds are shed".to_owned());
+    }
+    if status.stopped.is_none() && (status.cluster_id.is_none() || status.shards.is_empty()) {
         reasons.push(NOT_INITIALISED.to_owned());
     }
     for shard in &status.shards {
@@ -70,6 +76,9 @@ pub(crate) fn reasons(status: &NodeStatus) -> Vec<String> {
         }
         if shard.leader.is_none() {
             reasons.push(format!("{name}: no leader is known"));
+        }
+        if let Some(why) = &shard.digests.trouble {
+            reasons.push(format!("{name}: {why}"));
         }
         if let Some(why) = shard.paused {
             reasons.push(format!("{name}: paused ({})", why.word()));

@@ -164,6 +164,7 @@ impl Collector for Sample {
         self.node(&mut writer)?;
         self.shards(&mut writer)?;
         self.traffic(&mut writer)?;
+        self.digests(&mut writer)?;
         self.ledger(&mut writer)
     }
 }
@@ -210,6 +211,7 @@ impl Sample {
         let none = Labels::new;
         let info = vec![
             ("node", status.node.to_string()),
+            ("name", status.name.clone().unwrap_or_else(|| status.node.to_string())),
             ("region", status.region.clone()),
             ("version", env!("CARGO_PKG_VERSION").to_owned()),
         ];
@@ -247,10 +249,84 @@ impl Sample {
             "Free bytes on the log's disk",
             [(none(), float(log.disk_free_bytes))],
         )?;
-        w.histograms(
+        let quantile = |word: &str, us: u64| (vec![("quantile", word.to_owned())], float(us) / 1e6);
+        w.gauges(
             "holdfast_log_sync_duration_seconds",
-            "Time that a sync of the log took",
-            [(none(), &log.sync_seconds)],
+            "Time that a sync of the log took, since the start",
+            [
+                quantile("0.5", log.sync_p50_us),
+                quantile("0.99", log.sync_p99_us),
+                quantile("1", log.sync_max_us),
+            ],
+        )?;
+        self.health(w)
+    }
+
+    /// Clocks, disk, and whether the node leads and takes part at all.
+    fn health(&self, w: &mut Writer<'_>) -> Result<(), Error> {
+        let status = &self.status;
+        let none = Labels::new;
+        let flags: [(&str, &str, bool); 7] = [
+            ("holdfast_stopped", "Whether the node's part has ended", status.stopped.is_some()),
+            (
+                "holdfast_abstains",
+                "Whether the node does not stand for election",
+                status.abstains.is_some(),
+            ),
+            ("holdfast_clock_agrees", "Whether a majority's clocks agree", status.clocks.agrees),
+            (
+                "holdfast_clock_wild",
+                "Whether the clock is more than 2 s from a majority's",
+                status.clocks.wild,
+            ),
+            (
+                "holdfast_disk_full",
+                "Whether places are shed for want of room",
+                status.log.disk_full,
+            ),
+            (
+                "holdfast_ballast_released",
+                "Whether the ballast was given up",
+                status.log.ballast_released,
+            ),
+            (
+                "holdfast_log_housekeeping_failed",
+                "Whether a segment could not be prepared or removed",
+                status.log.housekeeping.is_some(),
+            ),
+        ];
+        for (name, help, on) in flags {
+            w.gauges(name, help, [(none(), flag(on))])?;
+        }
+        let offsets = status.clocks.offset_ms.iter();
+        w.gauges(
+            "holdfast_clock_offset_seconds",
+            "A peer's clock minus this node's",
+            offsets.map(|(node, ms)| (vec![("peer", node.to_string())], *ms as f64 / 1e3)),
+        )
+    }
+
+    /// The comparison of digests.
+    fn digests(&self, w: &mut Writer<'_>) -> Result<(), Error> {
+        w.counters(
+            "holdfast_digest_comparisons",
+            "Comparisons of replicas in which a majority was alike",
+            self.each(|s| float(s.digests.compared)),
+        )?;
+        w.counters(
+            "holdfast_digest_mismatches",
+            "Replicas found that differ, and comparisons without a majority",
+            self.each(|s| float(s.digests.mismatches)),
+        )?;
+        w.counters(
+            "holdfast_replica_rebuilds",
+            "Times that this replica was built anew because it differed",
+            self.each(|s| float(s.digests.rebuilt)),
+        )?;
+        w.gauges(
+            "holdfast_digest_trouble",
+            "Whether this replica differs, or no majority agrees: call a human",
+            self.each(|s| flag(s.digests.trouble.is_some())),
         )
     }
 

@@ -26,142 +26,208 @@ pub fn page(kind: ProblemKind) -> String {
         (false, true) => "not now; a later attempt may take the same idempotency key",
         (false, false) => "no",
     };
+    let words = WORDS.iter().find(|(of, _)| *of == kind).map_or("", |(_, words)| *words);
     format!(
         "{slug}\n{line}\n\n{title}\n\nStatus: {status}\nRetry:  {retry}\n\n{words}\n",
         slug = kind.slug(),
         line = "=".repeat(kind.slug().len()),
         title = kind.title(),
         status = kind.status(),
-        words = words(kind),
+        words = lines(words),
     )
 }
 
-fn words(kind: ProblemKind) -> &'static str {
-    match kind {
-        ProblemKind::Malformed => {
-            "The request cannot be read: a header, the path, the query or the body breaks a rule that\n\
-             `detail` names. Nothing was done. Ids are 1 to 128 bytes of printable ASCII without `/`,\n\
-             with no space at either end. Bodies are JSON in UTF-8 (`Content-Type:\n\
-             application/json`, not compressed), with each member once and nesting of at most 16;\n\
-             query parameters are given once."
+/// What each kind means, what was done, and what to do next; [`page`] breaks the lines.
+const WORDS: [(ProblemKind, &str); 31] = [
+    (
+        ProblemKind::Malformed,
+        "The request cannot be read: a header, the path, the query or the body breaks a rule \
+         that `detail` names. Nothing was done. Ids are 1 to 128 bytes of printable ASCII \
+         without `/`, with no space at either end. Bodies are JSON in UTF-8 (`Content-Type: \
+         application/json`, not compressed), with each member once and nesting of at most 16; \
+         query parameters are given once.",
+    ),
+    (
+        ProblemKind::KeyMissing,
+        "A call that changes holds or stock carries the header `Idempotency-Key` (in a batch, \
+         the member `key`). Take a fresh key for each decision of a buyer and send the same one \
+         on every retry of it: then a retry never takes a second unit. Nothing was done.",
+    ),
+    (
+        ProblemKind::NotFound,
+        "There is no such path, item, region, hold or page, or it belongs to another tenant. A \
+         hold is found for the retention time after its end.",
+    ),
+    (
+        ProblemKind::MethodNotAllowed,
+        "The path exists and does not take this method. The header `Allow` lists those it \
+         takes.",
+    ),
+    (
+        ProblemKind::BodyTimeout,
+        "The body did not come in time. Nothing was done, and the connection is closed.",
+    ),
+    (
+        ProblemKind::SoldOut,
+        "Nothing was left when this attempt was judged. It says nothing about an earlier \
+         attempt that was not answered: resolve that one by retrying or voiding its key. The \
+         key of this attempt is not consumed. `may_return` tells whether units are held that \
+         may come back.",
+    ),
+    (
+        ProblemKind::KeyVoided,
+        "The key was given up with `POST /v1/receipts/{key}/void` before it made a hold. No \
+         copy of it will ever make one.",
+    ),
+    (
+        ProblemKind::UseAdjustments,
+        "A PUT that repeats a definition with another total would overwrite what moved \
+         meanwhile. Leave `total` out, or change it with `POST /v1/items/{item}/adjustments`.",
+    ),
+    (
+        ProblemKind::InsufficientStock,
+        "Fewer units are left than were asked for (`available_hint`), or stock is on its way. \
+         Nothing was taken.",
+    ),
+    (
+        ProblemKind::BuyerLimit,
+        "The buyer would hold and have bought more than the item allows (`limit`, `held`, \
+         `sold`; counted within a region). Nothing was taken.",
+    ),
+    (
+        ProblemKind::ItemClosed,
+        "The item takes no more holds. Holds that exist can be confirmed, extended and \
+         released.",
+    ),
+    (
+        ProblemKind::SaleNotOpen,
+        "Holds are placed from `opens_at` until `closes_at`. Nothing was taken.",
+    ),
+    (
+        ProblemKind::HoldConfirmed,
+        "The hold is sold, so it cannot be released, extended or placed again. Sold units come \
+         back to stock with `POST /v1/holds/{id}/return`. `hold` has its state.",
+    ),
+    (
+        ProblemKind::HoldReleased,
+        "The hold's units were given back, which is final. `hold` has its state.",
+    ),
+    (
+        ProblemKind::HoldNotSold,
+        "Only sold units can be returned. A live hold is given back with `release`.",
+    ),
+    (
+        ProblemKind::StockCommitted,
+        "The change would go below what is held or sold, or delete an item with open holds. The \
+         figures are attached; nothing was changed.",
+    ),
+    (
+        ProblemKind::ClusterRefused,
+        "The node does not take this step of `cluster init` in its present state; `detail` says \
+         why. A node that belongs to a cluster never joins another.",
+    ),
+    (
+        ProblemKind::HoldExpired,
+        "The hold's deadline has passed (`expired_at`). This is the trigger to void the \
+         payment; or confirm with `\"reacquire\": true`, which takes stock again in the same \
+         step, when there is some, and the hold was not released.",
+    ),
+    (
+        ProblemKind::RevisionMismatch,
+        "The item has changed since it was read (`revision`). Nothing was changed: read it \
+         again.",
+    ),
+    (
+        ProblemKind::TooLarge,
+        "The body, or the list of operations of a batch (at most 1,000), is above its limit. \
+         Nothing was done.",
+    ),
+    (
+        ProblemKind::Validation,
+        "Fields break rules; `errors` names each field and its rule. Unknown fields are \
+         refused, and `null` never means absent. Numbers are JSON integers in their plain \
+         spelling: `1.0`, `1e0`, `\"1\"`, negative ones and those above 2^53 - 1 are refused, \
+         everywhere alike. Nothing was done.",
+    ),
+    (
+        ProblemKind::KeyReused,
+        "The key was used before for another request (`field` differs). The first request \
+         stands and can be replayed as it was; nothing was done for this one.",
+    ),
+    (
+        ProblemKind::ExtendBudgetSpent,
+        "The hold was extended as often, or lasts as long, as its rules allow.",
+    ),
+    (
+        ProblemKind::PreconditionRequired,
+        "An absolute change needs `If-Match` with the `ETag` of the item as it was read.",
+    ),
+    (
+        ProblemKind::Internal,
+        "Holdfast broke a rule of its own. What was done is not known: retry with the same key. \
+         Please report it with the node's log.",
+    ),
+    (
+        ProblemKind::NotImplemented,
+        "The contract names it and this version does not do it. Nothing was done.",
+    ),
+    (
+        ProblemKind::ItemPaused,
+        "The item, or every item of its shard, grants nothing now. Nothing was taken: retry \
+         with the same key. `reason` is quorum-lost (the shard has no fresh quorum and resumes \
+         by itself), operator (until `resume`), moving (leadership is on its way), invariant (a \
+         law was found broken; until an operator resumes it) or restoring (state is being \
+         rebuilt).",
+    ),
+    (
+        ProblemKind::Overloaded,
+        "Too much is queued on the shard or too many connections are open. Nothing was taken: \
+         retry with the same key after `Retry-After`.",
+    ),
+    (
+        ProblemKind::DeadlinePassed,
+        "The caller's deadline (`Holdfast-Deadline-Ms`, default 2,000) came before anything was \
+         proposed. Nothing was taken: retry with the same key.",
+    ),
+    (
+        ProblemKind::NotServing,
+        "The node belongs to no cluster yet, was stopped, or was removed; `detail` says which \
+         and what to do. Nothing was taken: ask another node.",
+    ),
+    (
+        ProblemKind::OutcomeUnknown,
+        "The change was proposed and its outcome did not come in time: it may be committed. \
+         Retry with the same key until a hold or a void answers. A refusal of a retry does not \
+         speak for the first attempt, which may still be on its way.",
+    ),
+];
+
+/// Breaks a text into lines of at most 80 characters.
+fn lines(text: &str) -> String {
+    let mut lines = String::new();
+    let mut width = 0;
+    for word in text.split(' ') {
+        if width > 0 && width + 1 + word.len() > 80 {
+            lines.push('\n');
+            width = 0;
+        } else if width > 0 {
+            lines.push(' ');
+            width += 1;
         }
-        ProblemKind::KeyMissing => {
-            "A call that changes holds or stock carries the header `Idempotency-Key` (in a batch, the\n\
-             member `key`). Take a fresh key for each decision of a buyer and send the same one on\n\
-             every retry of it: then a retry never takes a second unit. Nothing was done."
-        }
-        ProblemKind::NotFound => {
-            "There is no such path, item, region, hold or page, or it belongs to another tenant. A\n\
-             hold is found for the retention time after its end."
-        }
-        ProblemKind::MethodNotAllowed => {
-            "The path exists and does not take this method. The header `Allow` lists those it takes."
-        }
-        ProblemKind::BodyTimeout => {
-            "The body did not come in time. Nothing was done, and the connection is closed."
-        }
-        ProblemKind::SoldOut => {
-            "Nothing was left when this attempt was judged. It says nothing about an earlier attempt\n\
-             that was not answered: resolve that one by retrying or voiding its key. The key of this\n\
-             attempt is not consumed. `may_return` tells whether units are held that may come back."
-        }
-        ProblemKind::KeyVoided => {
-            "The key was given up with `POST /v1/receipts/{key}/void` before it made a hold. No copy\n\
-             of it will ever make one."
-        }
-        ProblemKind::UseAdjustments => {
-            "A PUT that repeats a definition with another total would overwrite what moved meanwhile.\n\
-             Leave `total` out, or change it with `POST /v1/items/{item}/adjustments`."
-        }
-        ProblemKind::InsufficientStock => {
-            "Fewer units are left than were asked for (`available_hint`), or stock is on its way.\n\
-             Nothing was taken."
-        }
-        ProblemKind::BuyerLimit => {
-            "The buyer would hold and have bought more than the item allows (`limit`, `held`,\n\
-             `sold`; counted within a region). Nothing was taken."
-        }
-        ProblemKind::ItemClosed => {
-            "The item takes no more holds. Holds that exist can be confirmed, extended and released."
-        }
-        ProblemKind::SaleNotOpen => {
-            "Holds are placed from `opens_at` until `closes_at`. Nothing was taken."
-        }
-        ProblemKind::HoldConfirmed => {
-            "The hold is sold, so it cannot be released, extended or placed again. Sold units come\n\
-             back to stock with `POST /v1/holds/{id}/return`. `hold` has its state."
-        }
-        ProblemKind::HoldReleased => {
-            "The hold's units were given back, which is final. `hold` has its state."
-        }
-        ProblemKind::HoldNotSold => {
-            "Only sold units can be returned. A live hold is given back with `release`."
-        }
-        ProblemKind::StockCommitted => {
-            "The change would go below what is held or sold, or delete an item with open holds. The\n\
-             figures are attached; nothing was changed."
-        }
-        ProblemKind::ClusterRefused => {
-            "The node does not take this step of `cluster init` in its present state; `detail` says\n\
-             why. A node that belongs to a cluster never joins another."
-        }
-        ProblemKind::HoldExpired => {
-            "The hold's deadline has passed (`expired_at`). This is the trigger to void the payment;\n\
-             or confirm with `\"reacquire\": true`, which takes stock again in the same step, when\n\
-             there is some, and the hold was not released."
-        }
-        ProblemKind::RevisionMismatch => {
-            "The item has changed since it was read (`revision`). Nothing was changed: read it again."
-        }
-        ProblemKind::TooLarge => {
-            "The body, or the list of operations of a batch (at most 1,000), is above its limit.\n\
-             Nothing was done."
-        }
-        ProblemKind::Validation => {
-            "Fields break rules; `errors` names each field and its rule. Unknown fields are refused,\n\
-             and `null` never means absent. Numbers are JSON integers in their plain spelling: `1.0`,\n\
-             `1e0`, `\"1\"`, negative ones and those above 2^53 - 1 are refused, everywhere alike.\n\
-             Nothing was done."
-        }
-        ProblemKind::KeyReused => {
-            "The key was used before for another request (`field` differs). The first request stands\n\
-             and can be replayed as it was; nothing was done for this one."
-        }
-        ProblemKind::ExtendBudgetSpent => {
-            "The hold was extended as often, or lasts as long, as its rules allow."
-        }
-        ProblemKind::PreconditionRequired => {
-            "An absolute change needs `If-Match` with the `ETag` of the item as it was read."
-        }
-        ProblemKind::Internal => {
-            "Holdfast broke a rule of its own. What was done is not known: retry with the same key.\n\
-             Please report it with the node's log."
-        }
-        ProblemKind::NotImplemented => {
-            "The contract names it and this version does not do it. Nothing was done."
-        }
-        ProblemKind::ItemPaused => {
-            "The item, or every item of its shard, grants nothing now. Nothing was taken: retry with\n\
-             the same key. `reason` is quorum-lost (the shard has no fresh quorum and resumes by\n\
-             itself), operator (until `resume`), moving (leadership is on its way), invariant (a law\n\
-             was found broken; until an operator resumes it) or restoring (state is being rebuilt)."
-        }
-        ProblemKind::Overloaded => {
-            "Too much is queued on the shard or too many connections are open. Nothing was taken:\n\
-             retry with the same key after `Retry-After`."
-        }
-        ProblemKind::DeadlinePassed => {
-            "The caller's deadline (`Holdfast-Deadline-Ms`, default 2,000) came before anything was\n\
-             proposed. Nothing was taken: retry with the same key."
-        }
-        ProblemKind::NotServing => {
-            "The node belongs to no cluster yet, was stopped, or was removed; `detail` says which and\n\
-             what to do. Nothing was taken: ask another node."
-        }
-        ProblemKind::OutcomeUnknown => {
-            "The change was proposed and its outcome did not come in time: it may be committed.\n\
-             Retry with the same key until a hold or a void answers. A refusal of a retry does not\n\
-             speak for the first attempt, which may still be on its way."
+        lines.push_str(word);
+        width += word.len();
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_has_its_words_once() {
+        for kind in ProblemKind::ALL {
+            assert_eq!(WORDS.iter().filter(|(of, _)| of == kind).count(), 1, "{}", kind.slug());
         }
     }
 }

@@ -417,7 +417,10 @@ pub(crate) fn hold_problem(kind: ProblemKind, hold: HoldView) -> Problem {
         ProblemKind::HoldReleased => {
             "The hold's units were given back. Place a new hold with a fresh key.".to_owned()
         }
-        _ => format!("The hold is {}, not sold: there is nothing to return.", hold.state.word()),
+        other => {
+            debug_assert_eq!(other, ProblemKind::HoldNotSold);
+            format!("The hold is {}, not sold: there is nothing to return.", hold.state.word())
+        }
     };
     let hold = wire::hold(hold);
     Problem {

@@ -166,7 +166,7 @@ async fn connection(
     let mut builder = http1::Builder::new();
     builder.header_read_timeout(None).max_buf_size(limits.head_bytes_max.max(8_192));
     let mut serving = pin!(builder.serve_connection(io, service));
-    let mut check = runtime::now() + limits.header_timeout;
+    let mut check = runtime::now() + step(&limits);
     loop {
         tokio::select! {
             ended = serving.as_mut() => {
@@ -292,7 +292,7 @@ impl Pulse {
         if blocked > 0 && age(blocked) >= limits.write_timeout {
             return Err("the client does not read its answer");
         }
-        let step = limits.header_timeout.min(limits.write_timeout).max(Duration::from_millis(1));
+        let step = step(limits);
         if self.in_flight.load(Ordering::Relaxed) > 0 {
             return Ok(step);
         }
@@ -310,6 +310,11 @@ impl Pulse {
             Some(_) | None => Err(why),
         }
     }
+}
+
+/// How long a connection goes without being judged: what it may break soonest.
+fn step(limits: &Limits) -> Duration {
+    limits.header_timeout.min(limits.write_timeout).max(Duration::from_millis(1))
 }
 
 /// Whether the bytes have the name of the header `Content-Length`, in any case.

@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 
 use super::digest::{self, Digest};
+use super::due::SWEPT_FOR_COMMANDS_MAX;
 use super::ids::{LogIndex, ShardId, UnixMs};
 use super::item::ItemKey;
 use super::page::{PageId, Pages};
@@ -34,6 +35,8 @@ pub(super) struct Books {
     pub(super) touched_buckets: Vec<BucketRef>,
     /// Items that this entry has changed.
     pub(super) touched_items: Vec<ItemKey>,
+    /// Holds that this entry's commands may still sweep because they need the units.
+    pub(super) sweeps_left: u32,
     /// Holds that this entry has swept.
     pub(super) swept: u32,
     /// Holds that expired since the ledger was loaded.
@@ -55,6 +58,7 @@ impl Books {
             forget: BTreeSet::new(),
             touched_buckets: Vec::new(),
             touched_items: Vec::new(),
+            sweeps_left: SWEPT_FOR_COMMANDS_MAX,
             swept: 0,
             expired: 0,
             scratch: Vec::new(),

@@ -10,18 +10,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::BucketRef;
 use super::books::Books;
+use super::bucket_page::{FLOORS_PER_PAGE, encode_chunk, floor_hash};
 use super::deadline::Deadlines;
-use super::encoding::put_u64;
 use super::ids::RegionOrdinal;
-use super::page::{Kind, PAGE_VERSION, PageId};
+use super::page::{Kind, PageId};
 use super::receipts::{buyer_hash, key_fragment};
 use super::record::{Record, Standing};
-use super::slot::{CHUNK_RECORDS, Chunk, Slot, chunk_of};
+use super::slot::{Slot, chunk_of};
 
-/// Transfer counters a page.
-pub(super) const PAIRS_PER_PAGE: u16 = 128;
-/// Slots' floors a page.
-pub(super) const FLOORS_PER_PAGE: u16 = 512;
 /// An hour of placement in ms: receipts are forgotten by hours.
 pub(super) const HOUR_MS: u64 = 3_600_000;
 
@@ -93,7 +89,7 @@ pub(super) struct Bucket {
     /// Units by deadline.
     pub(super) deadlines: Deadlines,
     /// Slots by their earliest deadline.
-    due_order: BTreeSet<(u64, u16)>,
+    pub(super) due_order: BTreeSet<(u64, u16)>,
     /// Records.
     pub(super) counts: Counts,
     /// Records whose receipts are kept, by hour of placement.
@@ -169,26 +165,6 @@ impl Bucket {
         self.slot(slot)?.record(sequence)
     }
 
-    /// Units whose deadline has come and which are not swept.
-    pub(super) fn due(&self, now: u64) -> u64 {
-        self.deadlines.due_at(now)
-    }
-
-    /// Units that it could give now: available and due.
-    pub(super) fn free(&self, now: u64) -> u64 {
-        self.stock.available.saturating_add(self.due(now))
-    }
-
-    /// Units held by holds that are not due.
-    pub(super) fn live(&self, now: u64) -> u64 {
-        self.stock.held.saturating_sub(self.due(now))
-    }
-
-    /// The earliest deadline of a live hold, due ones included.
-    pub(super) fn next_due(&self) -> Option<u64> {
-        self.due_order.first().map(|first| first.0)
-    }
-
     /// Says that the counters are about to change.
     pub(super) fn touch(&mut self, books: &mut Books) {
         if !self.touched {
@@ -233,7 +209,8 @@ impl Bucket {
         books: &mut Books,
     ) -> Option<()> {
         self.slots.get(usize::from(slot))?;
-        if sequence == 0 || sequence == u64::MAX || self.record(slot, sequence).is_some() {
+        let empty = record.standing == Standing::Held && record.quantity == 0;
+        if empty || sequence == 0 || sequence == u64::MAX || self.record(slot, sequence).is_some() {
             return None;
         }
         let weight = Weight::of(&record);
@@ -352,56 +329,6 @@ impl Bucket {
         books.digest.exchange(old, new);
     }
 
-    /// Sweeps the hold whose deadline came first. False when none is due.
-    pub(super) fn sweep_first(&mut self, books: &mut Books) -> bool {
-        let now = books.now.0;
-        let Some((_, slot)) = self.due_order.first().filter(|first| first.0 <= now) else {
-            return false;
-        };
-        let slot = *slot;
-        let first = self.slot(slot).and_then(|slot| slot.due.first().copied());
-        let Some((_, sequence)) = first else { return false };
-        self.sweep(slot, sequence, books);
-        true
-    }
-
-    /// Sweeps one due hold.
-    pub(super) fn sweep(&mut self, slot: u16, sequence: u64, books: &mut Books) {
-        self.restate(slot, sequence, books, |record| record.standing = Standing::Expired);
-        books.swept = books.swept.saturating_add(1);
-        books.expired = books.expired.saturating_add(1);
-    }
-
-    /// Sweeps until `units` are available, or nothing is due any more.
-    pub(super) fn make_room(&mut self, units: u64, books: &mut Books) {
-        while self.stock.available < units && self.sweep_first(books) {}
-    }
-
-    /// A buyer's units at `now`: (held by holds that are not due, sold), and the sequences of those
-    /// of the buyer's holds that are due.
-    pub(super) fn usage(
-        &self,
-        slot: u16,
-        buyer: &str,
-        now: u64,
-        secret: &[u8; 16],
-    ) -> (u64, u64, Vec<u64>) {
-        let Some(place) = self.slot(slot) else { return (0, 0, Vec::new()) };
-        let (held, sold) = place.buyers.of(buyer_hash(secret, buyer));
-        let mut live = held;
-        let mut due = Vec::new();
-        if held > 0 {
-            for (_, sequence) in place.due.range(..=(now, u64::MAX)) {
-                let Some(record) = place.record(*sequence) else { continue };
-                if record.buyer() == Some(buyer) {
-                    live = live.saturating_sub(record.open());
-                    due.push(*sequence);
-                }
-            }
-        }
-        (live, sold, due)
-    }
-
     /// Units follow the record: what leaves a hold or a sale is available, and the other way round.
     fn account(&mut self, before: Weight, after: Weight) {
         self.count(before, after);
@@ -454,6 +381,14 @@ impl Bucket {
         if before.deadline == after.deadline {
             return;
         }
+        if let Some(buyer) = buyer {
+            let entry = (buyer as u32, sequence as u32);
+            match (before.deadline, after.deadline) {
+                (None, Some(_)) => drop(place.held.insert(entry)),
+                (Some(_), None) => drop(place.held.remove(&entry)),
+                (None, None) | (Some(_), Some(_)) => {}
+            }
+        }
         let was = place.due.first().map(|first| first.0);
         if let Some(at) = before.deadline {
             place.due.remove(&(at, sequence));
@@ -462,9 +397,13 @@ impl Bucket {
             place.due.insert((at, sequence));
         }
         let is = place.due.first().map(|first| first.0);
-        if was == is {
-            return;
+        if was != is {
+            self.reorder(slot, was, is, books);
         }
+    }
+
+    /// Keeps the orders of slots and buckets in step with a slot's earliest deadline.
+    fn reorder(&mut self, slot: u16, was: Option<u64>, is: Option<u64>, books: &mut Books) {
         let bucket_was = self.next_due();
         if let Some(at) = was {
             self.due_order.remove(&(at, slot));
@@ -494,99 +433,6 @@ impl Bucket {
             chunk.marked = books.pages.epoch;
         }
     }
-
-    /// Appends the counters' bytes.
-    pub(super) fn encode(&self, out: &mut Vec<u8>) {
-        let stock = &self.stock;
-        for value in [
-            u64::from(stock.region.0),
-            u64::from(stock.place.0),
-            u64::from(stock.place.1),
-            stock.floor,
-            stock.received,
-            stock.written_off,
-            stock.available,
-            stock.held,
-            stock.sold,
-            stock.sold_forgotten,
-            stock.credits,
-        ] {
-            put_u64(out, value);
-        }
-    }
-
-    /// Its page.
-    pub(super) fn encode_page(&self) -> Vec<u8> {
-        let mut page = vec![PAGE_VERSION];
-        self.encode(&mut page);
-        page
-    }
-
-    /// One page of a slot's records; `None` when nothing is left of it.
-    pub(super) fn encode_records(&self, slot: u16, number: u64) -> Option<Vec<u8>> {
-        encode_chunk(self.slot(slot)?.chunks.get(&number)?, number)
-    }
-
-    /// One page of transfer counters.
-    pub(super) fn encode_pairs(&self, number: u16) -> Option<Vec<u8>> {
-        let first = number.saturating_mul(PAIRS_PER_PAGE);
-        let last = first.saturating_add(PAIRS_PER_PAGE.saturating_sub(1));
-        let mut page = vec![PAGE_VERSION];
-        for (peer, pair) in self.pairs.range(first..=last) {
-            put_u64(&mut page, u64::from(*peer));
-            pair.encode(&mut page);
-        }
-        (page.len() > 1).then_some(page)
-    }
-
-    /// One page of floors.
-    pub(super) fn encode_floors(&self, number: u16) -> Option<Vec<u8>> {
-        let first = number.saturating_mul(FLOORS_PER_PAGE);
-        let last = first.saturating_add(FLOORS_PER_PAGE.saturating_sub(1));
-        let mut page = vec![PAGE_VERSION];
-        for slot in first..=last {
-            if let Some(place) = self.slot(slot)
-                && place.floor > 1
-            {
-                put_u64(&mut page, u64::from(slot));
-                put_u64(&mut page, place.floor);
-            }
-        }
-        (page.len() > 1).then_some(page)
-    }
-}
-
-impl Pair {
-    /// Appends its bytes.
-    pub(super) fn encode(&self, out: &mut Vec<u8>) {
-        for value in [self.sent, self.floor_sent, self.acked, self.accepted, self.floor_accepted] {
-            put_u64(out, value);
-        }
-    }
-}
-
-/// Hash of a slot's floor; the floor that an unused slot has is no record.
-pub(super) fn floor_hash(name: PageId, floor: u64, books: &mut Books) -> u128 {
-    if floor <= 1 {
-        return 0;
-    }
-    books.hash(name, |out| put_u64(out, floor))
-}
-
-/// A page of records: (place, length, bytes) of each.
-fn encode_chunk(chunk: &Chunk, number: u64) -> Option<Vec<u8>> {
-    if chunk.is_empty() {
-        return None;
-    }
-    let mut page = vec![PAGE_VERSION];
-    let mut bytes = Vec::new();
-    for (sequence, record) in chunk.records(number) {
-        bytes.clear();
-        record.encode(&mut bytes);
-        put_u64(&mut page, sequence % CHUNK_RECORDS);
-        super::encoding::put_bytes(&mut page, &bytes);
-    }
-    Some(page)
 }
 
 /// Adds and subtracts; below zero it stops there and says so.

@@ -159,7 +159,9 @@ pub enum Change {
 pub enum Mode {
     /// Holds are placed, extended, confirmed and released.
     Open,
-    /// An operator paused it: nothing is granted; release still works.
+    /// An operator paused it: nothing is granted, so place, extend and re-acquire are refused. What
+    /// was granted goes on: confirm (it takes nothing from stock, and its buyer has paid), release,
+    /// return and void work, and holds expire.
     Paused,
     /// No more holds; those that exist run their course.
     Closed,
@@ -170,7 +172,8 @@ pub enum Mode {
 pub struct SetMode {
     /// The item.
     pub name: ItemName,
-    /// The mode from now on. Resuming is `Open`; it also ends a pause for a broken law.
+    /// The mode from now on. Resuming is `Open`; it also ends a pause for a broken law, if the
+    /// equations of the item's buckets hold again at that entry.
     pub mode: Mode,
 }
 

@@ -4,7 +4,8 @@
 //! received or written-off count; a retired item's number is never given again.
 //!
 //! Closing is final: a closed item is not opened or paused again (`ItemClosed`). A closed item that
-//! a broken law paused is told `Open` to end that pause, and stays closed.
+//! a broken law paused is told `Open` to end that pause, and stays closed. `Open` ends such a pause
+//! only when the equations hold again at that entry.
 
 use std::collections::BTreeMap;
 
@@ -17,6 +18,7 @@ use super::item::{
     self, ADJUSTMENTS_PER_PAGE, Adjustment, Home, Item, ItemKey, ItemRecord, Region,
 };
 use super::page::{Kind, PAGE_VERSION, PageId};
+use super::settle::law_holds;
 use super::{BucketRef, Demand, Ledger, encoding};
 
 /// The region of an item that names none.
@@ -37,7 +39,18 @@ pub(super) struct AdjustPlan {
     item: ItemKey,
     raise: u64,
     lower: u64,
+    /// The total then.
+    total: u64,
     pub(super) demand: Demand,
+}
+
+/// What a change of mode will do.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ModePlan {
+    item: ItemKey,
+    mode: Mode,
+    /// Whether a broken law still pauses the item then.
+    broken: bool,
 }
 
 fn first_bucket(item: ItemKey) -> BucketRef {
@@ -196,34 +209,38 @@ impl Ledger {
             return refuse(Refusal::NotOwner);
         };
         let (now, stock) = (self.books.now.0, &bucket.stock);
-        let beyond = home.total.saturating_add(raise) > QUANTITY_MAX;
-        if beyond || stock.received.checked_add(raise).is_none() {
+        let raised = home.total.checked_add(raise).filter(|total| *total <= QUANTITY_MAX);
+        let Some(raised) = raised.filter(|_| stock.received.checked_add(raise).is_some()) else {
             return invalid("delta", "the total must stay at most 9007199254740991");
-        }
-        let free = bucket.free(now);
-        if free < lower {
+        };
+        // A bucket that accepted what nobody sent has more than the item's total.
+        let taken = bucket.live(now).saturating_add(stock.sold);
+        let free = bucket.within_reach(now, lower, self.books.sweeps_left);
+        let free = free.min(raised.saturating_sub(taken));
+        let Some(total) = raised.checked_sub(lower).filter(|_| lower <= free) else {
             return refuse(Refusal::StockCommitted {
                 needed: lower,
                 available: free,
                 held: bucket.live(now),
                 sold: stock.sold,
             });
-        }
+        };
         let demand = Demand {
             bucket: (lower > 0).then_some(bucket.key),
             quantity: lower,
             free: if lower > 0 { free } else { 0 },
             buyer: None,
         };
-        Ok(AdjustPlan { item: key, raise, lower, demand })
+        Ok(AdjustPlan { item: key, raise, lower, total, demand })
     }
 
     pub(super) fn adjust(&mut self, adjust: &Adjust) -> Answer {
-        let AdjustPlan { item: key, raise, lower, .. } = match self.judge_adjust(adjust) {
+        let AdjustPlan { item: key, raise, lower, total, .. } = match self.judge_adjust(adjust) {
             Ok(plan) => plan,
             Err(answer) => return *answer,
         };
-        if let Some(bucket) = self.buckets.get_mut(&first_bucket(key)) {
+        let nothing = raise == 0 && lower == 0;
+        if let Some(bucket) = self.buckets.get_mut(&first_bucket(key)).filter(|_| !nothing) {
             bucket.make_room(lower, &mut self.books);
             bucket.touch(&mut self.books);
             let super::bucket::Bucket { stock, fault, .. } = bucket;
@@ -234,15 +251,15 @@ impl Ledger {
         }
         self.touch_item(key);
         if let Some(item) = self.items.get_mut(&key) {
-            if raise > 0 || lower > 0 {
+            if !nothing {
                 item.revise();
             }
             if let Some(home) = &mut item.record.home {
-                home.total = home.total.saturating_add(raise).saturating_sub(lower);
+                home.total = total;
             }
         }
         self.remember_adjustment(key, adjust);
-        self.answer_item(key, false, false)
+        self.answer_item(key, false, nothing)
     }
 
     fn remember_adjustment(&mut self, key: ItemKey, adjust: &Adjust) {
@@ -298,37 +315,36 @@ impl Ledger {
         }
     }
 
-    pub(super) fn judge_mode(&self, set: &SetMode) -> Decided<ItemKey> {
+    pub(super) fn judge_mode(&self, set: &SetMode) -> Decided<ModePlan> {
         let (key, item) = self.item_at_home(&set.name)?;
         let record = &item.record;
-        if record.invariant_broken && set.mode == Mode::Open {
-            return Ok(key);
-        }
-        if record.mode == set.mode {
+        let (opens, closed) = (set.mode == Mode::Open, record.mode == Mode::Closed);
+        let broken = record.invariant_broken
+            && !(opens && self.buckets_of(key).all(|bucket| law_holds(bucket, item)));
+        let mends = broken != record.invariant_broken;
+        let known = record.mode == set.mode || (opens && record.invariant_broken && closed);
+        if known && !mends {
             return Err(Box::new(self.answer_item(key, false, true)));
         }
-        if record.mode == Mode::Closed {
+        if closed && !mends {
             return refuse(Refusal::ItemClosed);
         }
-        Ok(key)
+        let mode = if closed { Mode::Closed } else { set.mode };
+        Ok(ModePlan { item: key, mode, broken })
     }
 
     pub(super) fn set_mode(&mut self, set: &SetMode) -> Answer {
-        let key = match self.judge_mode(set) {
-            Ok(key) => key,
+        let plan = match self.judge_mode(set) {
+            Ok(plan) => plan,
             Err(answer) => return *answer,
         };
-        self.touch_item(key);
-        if let Some(item) = self.items.get_mut(&key) {
-            if set.mode == Mode::Open {
-                item.record.invariant_broken = false;
-            }
-            if item.record.mode != Mode::Closed {
-                item.record.mode = set.mode;
-            }
+        self.touch_item(plan.item);
+        if let Some(item) = self.items.get_mut(&plan.item) {
+            item.record.invariant_broken = plan.broken;
+            item.record.mode = plan.mode;
             item.revise();
         }
-        self.answer_item(key, false, false)
+        self.answer_item(plan.item, false, false)
     }
 
     pub(super) fn judge_retire(&self, retire: &Retire) -> Decided<ItemKey> {

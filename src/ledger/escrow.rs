@@ -6,7 +6,8 @@
 
 use super::answer::{Answer, Refusal};
 use super::bounds::{self, Decided, invalid, refuse};
-use super::bucket::{Bucket, Counters, PAIRS_PER_PAGE, Pair};
+use super::bucket::{Bucket, Counters, Pair};
+use super::bucket_page::PAIRS_PER_PAGE;
 use super::command::{AcceptStock, Mode, OpenBucket, SendStock, SettleStock};
 use super::ids::{BucketId, QUANTITY_MAX};
 use super::item::{ItemKey, ItemRecord, Region};
@@ -122,7 +123,8 @@ impl Ledger {
         let Some(bucket) = self.buckets.get(&key) else { return refuse(Refusal::NotOwner) };
         match self.items.get(&(key.home, key.item)) {
             Some(item) if !item.record.retired => Ok(bucket),
-            Some(_) | None => refuse(Refusal::ItemNotFound),
+            // As when its bucket has been erased.
+            Some(_) | None => refuse(Refusal::NotOwner),
         }
     }
 
@@ -153,7 +155,8 @@ impl Ledger {
         if others.saturating_add(sent.saturating_sub(acked)) > send.bound {
             return refused("too much is in transit");
         }
-        let free = bucket.free(self.books.now.0);
+        let (now, sweeps) = (self.books.now.0, self.books.sweeps_left);
+        let free = bucket.within_reach(now, send.quantity, sweeps);
         if free < send.quantity {
             return refused("fewer units are available");
         }

@@ -231,35 +231,6 @@ impl Ledger {
         });
         Found::SoldOut(sold_out.collect())
     }
-
-    /// Every page there is.
-    pub(super) fn all_pages(&self) -> std::collections::BTreeSet<super::page::PageId> {
-        use super::bucket::{FLOORS_PER_PAGE, PAIRS_PER_PAGE};
-        use super::page::{Kind, PageId};
-        let mut pages = std::collections::BTreeSet::from([PageId::META]);
-        for (key, item) in &self.items {
-            pages.insert(PageId::of_item(Kind::Item, *key, 0));
-            for number in item.adjustments.keys() {
-                let number = number / super::item::ADJUSTMENTS_PER_PAGE;
-                pages.insert(PageId::of_item(Kind::Adjustments, *key, number));
-            }
-        }
-        for (key, bucket) in &self.buckets {
-            let page = |kind, slot, number| PageId::of_bucket(kind, *key, slot, number);
-            pages.insert(page(Kind::Bucket, 0, 0));
-            for peer in bucket.pairs.keys() {
-                pages.insert(page(Kind::Pairs, 0, u64::from(peer / PAIRS_PER_PAGE)));
-            }
-            for (number, slot) in (0_u16..).zip(&bucket.slots) {
-                let Some(slot) = slot else { continue };
-                if slot.floor > 1 {
-                    pages.insert(page(Kind::Floors, 0, u64::from(number / FLOORS_PER_PAGE)));
-                }
-                pages.extend(slot.chunks.keys().map(|chunk| page(Kind::Records, number, *chunk)));
-            }
-        }
-        pages
-    }
 }
 
 /// Which holds a list is about.

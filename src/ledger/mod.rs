@@ -8,10 +8,12 @@ mod answer;
 mod books;
 mod bounds;
 mod bucket;
+mod bucket_page;
 mod command;
 mod deadline;
 mod definition;
 mod digest;
+mod due;
 mod encoding;
 mod escrow;
 mod find;
@@ -30,6 +32,7 @@ mod sweep;
 #[cfg(test)]
 mod tests;
 mod transitions;
+mod walk;
 
 pub use answer::*;
 pub use command::*;
@@ -45,7 +48,7 @@ use books::Books;
 use bounds::Decided;
 use bucket::Bucket;
 use item::{Item, ItemKey};
-use page::{Kind, PAGE_VERSION, PageId};
+use page::{Kind, PAGE_VERSION, PageId, Walked};
 use record::{Record, Standing};
 
 /// What every replica of every shard agrees on for the life of the cluster; part of its identity.
@@ -241,8 +244,7 @@ impl Ledger {
     /// stay dirty. After a [`Ledger::load`] nothing is dirty: the first cut into the database that
     /// was not loaded must be `whole`.
     pub fn begin_cut(&mut self, turn: Turn, whole: bool) {
-        let all = whole.then(|| self.all_pages());
-        self.books.pages.begin(turn, all);
+        self.books.pages.begin(turn, whole);
     }
 
     /// Encodes up to `pages` more pages of the cut and returns them with those that writes encoded
@@ -250,10 +252,25 @@ impl Ledger {
     pub fn take_cut(&mut self, pages: usize) -> Vec<(PageKey, Option<Vec<u8>>)> {
         let mut taken = self.books.pages.take_ready();
         for _ in 0..pages.max(1) {
-            let Some(page) = self.books.pages.next_pending() else { break };
-            taken.push((page.key(), self.encode_page(page)));
+            let Some(page) = self.next_of_cut() else { break };
+            let bytes = self.encode_page(page);
+            self.books.pages.encoded(page, bytes.is_some());
+            taken.push((page.key(), bytes));
         }
         taken
+    }
+
+    /// The next page of the cut that nobody has encoded.
+    fn next_of_cut(&mut self) -> Option<PageId> {
+        while let Some(after) = self.books.pages.walking() {
+            let next = self.page_after(after);
+            match self.books.pages.walk_to(next) {
+                Walked::Page(page) => return Some(page),
+                Walked::Encoded => {}
+                Walked::All => return None,
+            }
+        }
+        self.books.pages.next_pending()
     }
 
     /// Says that the cut's pages are durable (their dirt of that turn is over), or that they are not

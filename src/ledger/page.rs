@@ -35,12 +35,13 @@ pub(super) enum Kind {
     Records = 6,
 }
 
-/// A page's name. `number` counts chunks in a page's name and records in a record's.
+/// A page's name, ordered by item, so that a walk over all of them finds the next one close by
+/// ([`super::walk`]). `number` counts chunks in a page's name and records in a record's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct PageId {
-    pub(super) kind: Kind,
     pub(super) home: ShardId,
     pub(super) item: ItemNumber,
+    pub(super) kind: Kind,
     pub(super) bucket: BucketId,
     pub(super) slot: u16,
     pub(super) number: u64,
@@ -129,27 +130,68 @@ pub(super) struct Pages {
     /// Changes whenever a mark kept elsewhere ([`super::slot::Chunk::marked`]) stops being true.
     pub(super) epoch: u32,
     dirty: [BTreeSet<PageId>; 2],
+    /// Whose next cut is of everything, because the last one of everything did not become durable.
+    owed: [bool; 2],
     cut: Option<Cut>,
 }
 
 #[derive(Debug)]
 struct Cut {
     turn: Turn,
+    /// Dirty pages that nobody has encoded. Of a whole cut only those that are gone matter.
     pending: BTreeSet<PageId>,
+    /// Pages that were encoded and are dirty again if the cut is not durable.
     encoded: Vec<PageId>,
     ready: Vec<CutPage>,
+    /// How far a whole cut has come.
+    walk: Option<Walk>,
+}
+
+/// A cut of everything finds its pages as it goes: a list of them would be too long to make at once.
+#[derive(Debug, Default)]
+struct Walk {
+    /// The last page that it has come to.
+    at: Option<PageId>,
+    /// Pages after it that writes have encoded already.
+    ahead: BTreeSet<PageId>,
+    done: bool,
+}
+
+/// Where a whole cut has come to.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Walked {
+    /// At a page to encode.
+    Page(PageId),
+    /// At a page that a write has encoded.
+    Encoded,
+    /// To the end.
+    All,
+}
+
+impl Cut {
+    /// Whether a page that is about to change belongs to the cut as it is now.
+    fn claims(&mut self, page: PageId) -> bool {
+        match &mut self.walk {
+            None => self.pending.remove(&page),
+            Some(walk) => {
+                let ahead = !walk.done && walk.at.is_none_or(|at| page > at);
+                ahead && walk.ahead.insert(page)
+            }
+        }
+    }
 }
 
 impl Pages {
     /// Nothing is dirty.
     pub(super) fn new() -> Pages {
-        Pages { epoch: 1, dirty: [BTreeSet::new(), BTreeSet::new()], cut: None }
+        let dirty = [BTreeSet::new(), BTreeSet::new()];
+        Pages { epoch: 1, dirty, owed: [false; 2], cut: None }
     }
 
     /// Says that a page is about to change. `encode` gives it as it still is.
     pub(super) fn touch(&mut self, page: PageId, encode: impl FnOnce() -> Option<Vec<u8>>) {
         if let Some(cut) = &mut self.cut
-            && cut.pending.remove(&page)
+            && cut.claims(page)
         {
             cut.encoded.push(page);
             cut.ready.push((page.key(), encode()));
@@ -159,19 +201,13 @@ impl Pages {
         }
     }
 
-    /// Begins a cut of what is dirty for `turn`, or of `all`.
-    pub(super) fn begin(&mut self, turn: Turn, all: Option<BTreeSet<PageId>>) {
+    /// Begins a cut of what is dirty for `turn`, or of everything.
+    pub(super) fn begin(&mut self, turn: Turn, whole: bool) {
         self.end(false);
-        let dirty = std::mem::take(&mut self.dirty[turn as usize]);
-        let pending = match all {
-            Some(mut all) => {
-                // Pages that are gone belong to the cut as well.
-                all.extend(dirty);
-                all
-            }
-            None => dirty,
-        };
-        self.cut = Some(Cut { turn, pending, encoded: Vec::new(), ready: Vec::new() });
+        let pending = std::mem::take(&mut self.dirty[turn as usize]);
+        let whole = std::mem::take(&mut self.owed[turn as usize]) || whole;
+        let walk = whole.then(Walk::default);
+        self.cut = Some(Cut { turn, pending, encoded: Vec::new(), ready: Vec::new(), walk });
         self.epoch = self.epoch.wrapping_add(1).max(1);
     }
 
@@ -180,20 +216,50 @@ impl Pages {
         self.cut.as_mut().map(|cut| std::mem::take(&mut cut.ready)).unwrap_or_default()
     }
 
-    /// Takes the next page of the cut that nobody has encoded.
+    /// The page after which a whole cut goes on; `None` when the cut is not a whole one, or is done.
+    pub(super) fn walking(&self) -> Option<Option<PageId>> {
+        let walk = self.cut.as_ref()?.walk.as_ref()?;
+        (!walk.done).then_some(walk.at)
+    }
+
+    /// Takes a whole cut on to `next`, the next page that exists, or to one before it that is gone.
+    pub(super) fn walk_to(&mut self, next: Option<PageId>) -> Walked {
+        let Some(Cut { pending, walk: Some(walk), .. }) = &mut self.cut else { return Walked::All };
+        let gone = pending.first().copied();
+        let Some(page) = next.into_iter().chain(gone).min() else {
+            walk.done = true;
+            return Walked::All;
+        };
+        pending.remove(&page);
+        walk.at = Some(page);
+        if walk.ahead.remove(&page) { Walked::Encoded } else { Walked::Page(page) }
+    }
+
+    /// Takes the next page of a cut of dirty pages that nobody has encoded.
     pub(super) fn next_pending(&mut self) -> Option<PageId> {
-        let cut = self.cut.as_mut()?;
-        let page = cut.pending.pop_first()?;
-        cut.encoded.push(page);
-        Some(page)
+        self.cut.as_mut()?.pending.pop_first()
+    }
+
+    /// Says that a page of the cut was encoded, and whether it exists.
+    pub(super) fn encoded(&mut self, page: PageId, exists: bool) {
+        // A whole cut that is not durable is followed by a whole one, which finds what exists.
+        if let Some(cut) = &mut self.cut
+            && (cut.walk.is_none() || !exists)
+        {
+            cut.encoded.push(page);
+        }
     }
 
     /// Ends the cut. What is not durable is dirty again.
     pub(super) fn end(&mut self, durable: bool) {
         let Some(cut) = self.cut.take() else { return };
         let dirty = &mut self.dirty[cut.turn as usize];
-        if !durable {
-            dirty.extend(cut.encoded);
+        let finished = cut.walk.as_ref().is_none_or(|walk| walk.done);
+        if !(durable && finished) {
+            self.owed[cut.turn as usize] |= cut.walk.is_some();
+            if !durable {
+                dirty.extend(cut.encoded);
+            }
         }
         dirty.extend(cut.pending);
     }

@@ -30,8 +30,6 @@ pub(super) struct Spot {
 #[derive(Debug, Clone)]
 pub(super) struct Grant {
     pub(super) spot: Spot,
-    /// Due holds of the same buyer, to be swept because the limit counts on it.
-    pub(super) sweep: Vec<u64>,
     pub(super) demand: Demand,
 }
 
@@ -129,25 +127,24 @@ impl Ledger {
     ) -> Decided<Grant> {
         let now = self.books.now.0;
         let secret = &self.books.settings.tag_key;
-        let (mut sweep, mut allowance) = (Vec::new(), None);
+        let mut allowance = None;
         if let Some(limit) = limit {
-            let (held, sold, due) = match buyer {
+            let (held, sold) = match buyer {
                 Some(buyer) => bucket.usage(spot.slot, buyer, now, secret),
-                None => (0, 0, Vec::new()),
+                None => (0, 0),
             };
             let left = limit.saturating_sub(held.saturating_add(sold));
             if quantity > left {
                 return refuse(Refusal::BuyerLimit { limit, held, sold });
             }
-            sweep = due;
             allowance = buyer.map(|b| (buyer_in_region(secret, spot.item.1, spot.region, b), left));
         }
-        let free = bucket.free(now);
+        let free = bucket.within_reach(now, quantity, self.books.sweeps_left);
         if free < quantity {
             return refuse(self.dry(spot.item, bucket, free));
         }
         let demand = Demand { bucket: Some(spot.bucket), quantity, free, buyer: allowance };
-        Ok(Grant { spot, sweep, demand })
+        Ok(Grant { spot, demand })
     }
 
     /// The refusal of a bucket that has too little. Only the one bucket of an item that never
@@ -155,7 +152,7 @@ impl Ledger {
     fn dry(&self, item: ItemKey, bucket: &Bucket, free: u64) -> Refusal {
         let home = self.items.get(&item).and_then(|item| item.record.home.as_ref());
         let alone = home.is_some_and(|home| home.layout.len() == 1) && bucket.pairs.is_empty();
-        if free == 0 && alone {
+        if bucket.free(self.books.now.0) == 0 && alone {
             Refusal::SoldOut { may_return: bucket.live(self.books.now.0) > 0 }
         } else {
             Refusal::InsufficientStock { available: free }
@@ -211,7 +208,8 @@ impl Ledger {
         }
         let hold = self.view(item, bucket, spot.slot, sequence, record);
         match standing {
-            Standing::Held | Standing::Sold => Answer::Hold { hold, replayed: true },
+            Standing::Held => Answer::Hold { hold, replayed: true },
+            Standing::Sold => Answer::Refused(Refusal::HoldConfirmed { hold }),
             Standing::Expired => Answer::Refused(Refusal::HoldExpired { hold }),
             Standing::Released | Standing::Returned | Standing::Voided => {
                 Answer::Refused(Refusal::HoldReleased { hold })
@@ -230,9 +228,6 @@ impl Ledger {
         else {
             return Answer::Refused(Refusal::NotOwner);
         };
-        for sequence in grant.sweep {
-            bucket.sweep(spot.slot, sequence, books);
-        }
         bucket.make_room(place.quantity, books);
         let ttl = place.ttl_ms.unwrap_or(item.rules.ttl_ms());
         let record = Record::new(NewRecord {

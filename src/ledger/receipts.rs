@@ -185,7 +185,7 @@ impl KeyIndex {
 }
 
 /// The greatest sequence below `next` with these low bits.
-fn whole(low: u32, next: u64) -> u64 {
+pub(super) fn whole(low: u32, next: u64) -> u64 {
     let newest = next.saturating_sub(1);
     newest.saturating_sub(u64::from((newest as u32).wrapping_sub(low)))
 }

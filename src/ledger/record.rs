@@ -16,6 +16,8 @@ pub(super) const RECORD_BYTES_MAX: usize = 2_000;
 pub(super) const OPERATIONS_MAX: usize = 40;
 /// The most of them that extensions may use, so that the other operations find room.
 pub(super) const EXTENSIONS_MAX: usize = 32;
+/// From so many on, an operation that finds its work done leaves none, for the same reason.
+pub(super) const FOUND_DONE_MAX: usize = 36;
 
 /// Where a record stands, apart from time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

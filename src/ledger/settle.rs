@@ -5,6 +5,7 @@
 //! in this same entry, on every replica alike, and nobody stops.
 
 use super::bucket::Bucket;
+use super::due::SWEPT_FOR_COMMANDS_MAX;
 use super::item::{self, Item, ItemKey};
 use super::page::{Kind, PAGE_VERSION, PageId};
 use super::{BucketId, Ledger};
@@ -37,6 +38,7 @@ impl Ledger {
 
     /// Checks the law and settles the digest for all that the entry touched.
     pub(super) fn settle(&mut self) {
+        self.books.sweeps_left = SWEPT_FOR_COMMANDS_MAX;
         for key in std::mem::take(&mut self.books.touched_buckets) {
             let Ledger { buckets, items, books, .. } = self;
             let Some(bucket) = buckets.get_mut(&key) else { continue };

@@ -2,7 +2,7 @@
 //!
 //! Invariants: sequences count up from 1 and are never used again, also when the records are
 //! forgotten (`floor`); ledger time of placement does not decrease with the sequence; `index`,
-//! `buyers` and `due` say of the records what the records say themselves.
+//! `buyers`, `held` and `due` say of the records what the records say themselves.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,6 +25,9 @@ pub(super) struct Slot {
     pub(super) index: KeyIndex,
     /// Units by buyer.
     pub(super) buyers: BuyerCounts,
+    /// Live holds that name a buyer, due ones included, by the low bits of the buyer's hash and of
+    /// the sequence.
+    pub(super) held: BTreeSet<(u32, u32)>,
     /// Live holds, due ones included, by deadline and sequence.
     pub(super) due: BTreeSet<(u64, u64)>,
     /// No record below this sequence waits for its receipt to be forgotten. Only saves steps.
@@ -48,6 +51,7 @@ impl Default for Slot {
             chunks: BTreeMap::new(),
             index: KeyIndex::default(),
             buyers: BuyerCounts::default(),
+            held: BTreeSet::new(),
             due: BTreeSet::new(),
             forget_from: 1,
         }

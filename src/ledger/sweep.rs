@@ -217,11 +217,11 @@ impl Bucket {
         for slot in 0..u16::try_from(self.slots.len()).unwrap_or(u16::MAX) {
             let floor = self.slot(slot).map_or(1, |slot| slot.floor);
             if floor > 1 {
-                let page = slot / super::bucket::FLOORS_PER_PAGE;
+                let page = slot / super::bucket_page::FLOORS_PER_PAGE;
                 let name = PageId::of_bucket(Kind::Floors, self.key, 0, u64::from(page));
                 books.pages.touch(name, || self.encode_floors(page));
                 let name = PageId::of_bucket(Kind::Floors, self.key, slot, 0);
-                let hash = super::bucket::floor_hash(name, floor, books);
+                let hash = super::bucket_page::floor_hash(name, floor, books);
                 books.digest.exchange(hash, 0);
             }
         }
@@ -231,4 +231,4 @@ impl Bucket {
     }
 }
 
-const PAIRS: u16 = super::bucket::PAIRS_PER_PAGE;
+const PAIRS: u16 = super::bucket_page::PAIRS_PER_PAGE;

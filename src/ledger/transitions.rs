@@ -1,9 +1,10 @@
 //! What happens to a hold after its placement: extend, confirm, release, return.
 //!
 //! Promises: every exit credits exactly once and exactly what is still open; a hold is dead from
-//! its deadline on, swept or not; a keyed operation that changed something answers its key again
-//! without changing anything. An operation that finds the work done (release of a released hold)
-//! changes nothing and leaves no receipt: the state answers its retry.
+//! its deadline on, swept or not; a keyed operation leaves a receipt, and answers its key again
+//! without changing anything: as done while the hold stands where the operation put it, and with how
+//! the hold ended after that. An operation that finds the work done (release of a released hold)
+//! changes nothing but its receipt, which it leaves as long as the returns of that hold find room.
 
 use super::answer::{Answer, PauseReason, Refusal};
 use super::bounds::{self, Decided, invalid, refuse};
@@ -14,7 +15,9 @@ use super::ids::UnixMs;
 use super::item::{Item, ItemKey};
 use super::place::{Grant, Spot};
 use super::receipts::{operation_key, optional_text};
-use super::record::{Asked, EXTENSIONS_MAX, OPERATIONS_MAX, Operation, Record, Standing};
+use super::record::{
+    Asked, EXTENSIONS_MAX, FOUND_DONE_MAX, OPERATIONS_MAX, Operation, Record, Standing,
+};
 use super::{BucketRef, Demand, Ledger};
 
 /// A hold that an operation has found.
@@ -25,6 +28,13 @@ struct Hold<'a> {
     item: &'a Item,
     bucket: &'a Bucket,
     record: &'a Record,
+}
+
+impl Hold<'_> {
+    fn change(&self, operation: Operation, effect: Effect) -> Change {
+        let Hold { spot, sequence, .. } = *self;
+        Change { spot, sequence, operation, effect, replayed: false, grant: None }
+    }
 }
 
 /// What an operation will do to a hold.
@@ -42,10 +52,18 @@ pub(super) struct Change {
 
 #[derive(Debug, Clone, Copy)]
 enum Effect {
-    Extend { expires_at: u64 },
-    Confirm { units: u64 },
+    Extend {
+        expires_at: u64,
+    },
+    Confirm {
+        units: u64,
+    },
     Release,
-    Return { units: u64 },
+    Return {
+        units: u64,
+    },
+    /// The work is done: only the receipt is left.
+    Nothing,
 }
 
 impl Ledger {
@@ -108,14 +126,35 @@ impl Ledger {
         if let Some(known) = known {
             return match asked.differs(&known.asked) {
                 Some(field) => refuse(Refusal::KeyReused { field: field.to_owned() }),
-                None => self.found_done(&hold),
+                None => self.replayed(&hold, &asked),
             };
         }
         Ok((hold, Operation { key, asked }))
     }
 
+    /// The answer to a known key of an operation: the truth of now.
+    fn replayed<T>(&self, hold: &Hold<'_>, asked: &Asked) -> Decided<T> {
+        let standing = hold.record.standing_at(self.books.now.0);
+        let stands = match asked {
+            Asked::Extend { .. } => standing == Standing::Held,
+            Asked::Confirm { .. } => standing == Standing::Sold,
+            Asked::Release { .. } => standing == Standing::Released,
+            Asked::Return { .. } => matches!(standing, Standing::Sold | Standing::Returned),
+        };
+        if stands { self.found_done(hold) } else { self.ended(hold, standing) }
+    }
+
     fn found_done<T>(&self, hold: &Hold<'_>) -> Decided<T> {
         Err(Box::new(Answer::Hold { hold: self.view_of(hold), replayed: true }))
+    }
+
+    /// An operation under a new key that finds its work done leaves its receipt, if there is room.
+    fn leave_receipt(&self, hold: &Hold<'_>, operation: Operation) -> Decided<Change> {
+        if hold.record.operations().len() >= FOUND_DONE_MAX {
+            return self.found_done(hold);
+        }
+        let change = hold.change(operation, Effect::Nothing);
+        Ok(Change { replayed: true, ..change })
     }
 
     fn ended<T>(&self, hold: &Hold<'_>, standing: Standing) -> Decided<T> {
@@ -162,14 +201,7 @@ impl Ledger {
         if record.operations().len() >= EXTENSIONS_MAX {
             return invalid("key", "a hold is extended at most 32 times, whatever its budget");
         }
-        Ok(Change {
-            spot: hold.spot,
-            sequence: hold.sequence,
-            operation,
-            effect: Effect::Extend { expires_at },
-            replayed: false,
-            grant: None,
-        })
+        Ok(hold.change(operation, Effect::Extend { expires_at }))
     }
 
     pub(super) fn judge_confirm(&self, confirm: &Confirm) -> Decided<Change> {
@@ -193,7 +225,7 @@ impl Ledger {
                     let rule = format!("the hold is confirmed for {} units", record.confirmed);
                     return invalid("quantity", &rule);
                 }
-                return self.found_done(&hold);
+                return self.leave_receipt(&hold, operation);
             }
             Standing::Released | Standing::Returned | Standing::Voided => {
                 return self.ended(&hold, standing);
@@ -216,14 +248,7 @@ impl Ledger {
                 Some(self.grant(hold.spot, hold.bucket, buyer, limit, units)?)
             }
         };
-        Ok(Change {
-            spot: hold.spot,
-            sequence: hold.sequence,
-            operation,
-            effect: Effect::Confirm { units },
-            replayed: false,
-            grant,
-        })
+        Ok(Change { grant, ..hold.change(operation, Effect::Confirm { units }) })
     }
 
     pub(super) fn judge_release(&self, release: &Release) -> Decided<Change> {
@@ -234,15 +259,8 @@ impl Ledger {
             self.operation(&release.hold, &release.tenant, &release.key, asked)?;
         let standing = hold.record.standing_at(self.books.now.0);
         match standing {
-            Standing::Held | Standing::Expired => Ok(Change {
-                spot: hold.spot,
-                sequence: hold.sequence,
-                operation,
-                effect: Effect::Release,
-                replayed: standing == Standing::Expired,
-                grant: None,
-            }),
-            Standing::Released => self.found_done(&hold),
+            Standing::Held | Standing::Expired => Ok(hold.change(operation, Effect::Release)),
+            Standing::Released => self.leave_receipt(&hold, operation),
             Standing::Sold | Standing::Returned | Standing::Voided => self.ended(&hold, standing),
         }
     }
@@ -263,17 +281,10 @@ impl Ledger {
         if units > record.sold {
             return invalid("quantity", &format!("only {} units are sold", record.sold));
         }
-        if record.operations().len() >= OPERATIONS_MAX {
+        if units < record.sold && record.operations().len() >= OPERATIONS_MAX {
             return invalid("key", "a hold keeps at most 40 receipts: return all that is left");
         }
-        Ok(Change {
-            spot: hold.spot,
-            sequence: hold.sequence,
-            operation,
-            effect: Effect::Return { units },
-            replayed: false,
-            grant: None,
-        })
+        Ok(hold.change(operation, Effect::Return { units }))
     }
 
     /// Does what was judged.
@@ -292,15 +303,13 @@ impl Ledger {
             bucket.sweep(spot.slot, sequence, books);
         }
         if let Some(grant) = change.grant {
-            for due in grant.sweep.into_iter().filter(|due| *due != sequence) {
-                bucket.sweep(spot.slot, due, books);
-            }
             bucket.make_room(grant.demand.quantity, books);
         }
         let revision = books.index.0;
         bucket.restate(spot.slot, sequence, books, |record| {
-            effect.on(record);
-            record.revision = revision;
+            if effect.on(record) {
+                record.revision = revision;
+            }
             record.remember(operation);
         });
         self.answer_hold(spot.item, spot.bucket, spot.slot, sequence, change.replayed)
@@ -315,8 +324,10 @@ impl Change {
 }
 
 impl Effect {
-    fn on(self, record: &mut Record) {
+    /// Changes the record; says whether it did.
+    fn on(self, record: &mut Record) -> bool {
         match self {
+            Effect::Nothing => return false,
             Effect::Extend { expires_at } => {
                 record.expires_at = expires_at;
                 record.extends_used = record.extends_used.saturating_add(1);
@@ -334,5 +345,6 @@ impl Effect {
                 }
             }
         }
+        true
     }
 }

@@ -2,22 +2,25 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
-use tokio::sync::Mutex as AsyncMutex;
+use tokio::sync::{Mutex as AsyncMutex, watch};
 
 use super::NodeError;
 use super::members;
 use super::parts::Parts;
 use super::running::{Opening, Running, log_options};
+use super::watch::{self as node_watch, WatchRules};
 use crate::config::Config;
 use crate::ledger::UnixMs;
 use crate::peer::Spawner;
 use crate::runtime::{self, Instant};
 use crate::shard::{
-    Adopt, Adopted, AgreedClock, Desk, Histogram, LogStatus, MemberSpec, NodeStatus, Outcome,
-    Reply, Request, uuid_bytes, uuid_hex,
+    Adopt, Adopted, Desk, LogStatus, MemberSpec, NodeStatus, Outcome, Reply, Request, uuid_bytes,
+    uuid_hex,
 };
 use crate::storage::{Identity, IdentityError, NodeLog};
 
@@ -30,7 +33,31 @@ enum Phase {
     /// It takes part.
     Running(Arc<Running>),
     /// It takes no part any more.
-    Stopped(String),
+    Stopped(Box<Stopped>),
+}
+
+/// A part that has ended.
+#[derive(Default)]
+struct Stopped {
+    why: String,
+    identity: Option<Identity>,
+    /// The log as it was at the end.
+    log: LogStatus,
+}
+
+impl Stopped {
+    fn because(why: impl Into<String>) -> Phase {
+        Phase::Stopped(Box::new(Stopped { why: why.into(), ..Stopped::default() }))
+    }
+}
+
+/// Why a node's part in the cluster ended by itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ended {
+    /// In words.
+    pub why: String,
+    /// The process can do nothing any more and should end: its disk hangs.
+    pub is_fatal: bool,
 }
 
 /// A node's desk. One for all threads.
@@ -42,6 +69,7 @@ pub struct Office {
     phase: Mutex<Phase>,
     /// One change of phase at a time.
     changing: AsyncMutex<()>,
+    ended: watch::Sender<Option<Ended>>,
 }
 
 impl std::fmt::Debug for Office {
@@ -81,6 +109,7 @@ impl Office {
             started: runtime::now(),
             phase: Mutex::new(phase),
             changing: AsyncMutex::new(()),
+            ended: watch::Sender::new(None),
         });
         let members = members::read(office.parts.disk.as_ref(), &office.dir())
             .map_err(|error| NodeError::io("the members", error))?;
@@ -118,11 +147,13 @@ impl Office {
         }
     }
 
-    async fn start(&self, members: Vec<MemberSpec>) -> Result<Arc<Running>, NodeError> {
+    async fn start(
+        self: &Arc<Office>,
+        members: Vec<MemberSpec>,
+    ) -> Result<Arc<Running>, NodeError> {
         let taken = {
             let mut phase = self.phase.lock();
-            let moment = Phase::Stopped("it is starting".to_owned());
-            std::mem::replace(&mut *phase, moment)
+            std::mem::replace(&mut *phase, Stopped::because("it is starting"))
         };
         let (identity, log, is_new) = match taken {
             Phase::Adopted { identity, log, is_new } => (identity, log, is_new),
@@ -135,10 +166,6 @@ impl Office {
                 return Err(NodeError::Mismatch("this node has no identity yet".to_owned()));
             }
         };
-        let agreed: AgreedClock = {
-            let clock = self.parts.clock.clone();
-            Arc::new(move || Some(clock.now()))
-        };
         let opening = Opening {
             config: self.config.clone(),
             parts: self.parts.clone(),
@@ -147,16 +174,16 @@ impl Office {
             is_new,
             log,
             front: Arc::clone(&self.front),
-            agreed,
         };
         match opening.open().await {
             Ok(running) => {
                 let running = Arc::new(running);
                 *self.phase.lock() = Phase::Running(Arc::clone(&running));
+                node_watch::start(self, &running, self.watch_rules());
                 Ok(running)
             }
             Err(error) => {
-                *self.phase.lock() = Phase::Stopped(error.to_string());
+                *self.phase.lock() = Stopped::because(error.to_string());
                 Err(error)
             }
         }
@@ -169,12 +196,49 @@ impl Office {
         }
     }
 
+    fn watch_rules(&self) -> WatchRules {
+        let log = &self.config.log;
+        WatchRules {
+            hung: Duration::from_millis(log.hung_ms),
+            dead: Duration::from_millis(log.dead_ms),
+            floor_bytes: log.segment_bytes.saturating_mul(2).saturating_add(log.ballast_bytes),
+            ballast_bytes: log.ballast_bytes,
+        }
+    }
+
+    /// Lets the caller wait until the node's part ends by itself.
+    pub fn ended(&self) -> watch::Receiver<Option<Ended>> {
+        self.ended.subscribe()
+    }
+
+    /// Ends the node's part, since it cannot keep its promises: nothing is answered any more, and
+    /// `/readyz` says why. Nothing that was acknowledged is lost by it.
+    pub(super) async fn end(&self, why: String, is_fatal: bool) {
+        let running = {
+            let mut phase = self.phase.lock();
+            let Phase::Running(running) = &*phase else { return };
+            let running = Arc::clone(running);
+            node_watch::bar_all(&running);
+            let free = self.parts.disk.free_bytes(&self.dir()).ok();
+            *phase = Phase::Stopped(Box::new(Stopped {
+                why: why.clone(),
+                identity: Some(running.identity.clone()),
+                log: log_status(&running, free),
+            }));
+            running
+        };
+        tracing::error!(%why, "this node takes no part in the cluster any more");
+        running.end_shards().await;
+        // The log stays as it is until the process ends: closing a log that failed says nothing new.
+        self.ended.send_replace(Some(Ended { why, is_fatal }));
+    }
+
     /// Stops the node's part in the cluster.
     pub async fn stop(&self) {
         let _one = self.changing.lock().await;
         let phase = {
             let mut phase = self.phase.lock();
-            std::mem::replace(&mut *phase, Phase::Stopped("it was told to stop".to_owned()))
+            std::mem::replace(&mut *phase, Stopped::because("it was told to stop"))
         };
         match phase {
             Phase::Running(running) => {
@@ -203,7 +267,7 @@ impl Office {
             Phase::Empty => None,
             Phase::Adopted { identity, .. } => Some(identity.clone()),
             Phase::Running(running) => Some(running.identity.clone()),
-            Phase::Stopped(why) => return Err(format!("this node takes no part: {why}")),
+            Phase::Stopped(end) => return Err(format!("this node takes no part: {}", end.why)),
         };
         if let Some(identity) = known {
             let same = identity.cluster_id == cluster_id
@@ -251,7 +315,7 @@ impl Office {
         }
     }
 
-    async fn take_members(&self, mut members: Vec<MemberSpec>) -> Result<(), String> {
+    async fn take_members(self: &Arc<Office>, mut members: Vec<MemberSpec>) -> Result<(), String> {
         let _one = self.changing.lock().await;
         members.sort();
         members.dedup_by_key(|member| member.node);
@@ -259,7 +323,7 @@ impl Office {
             Phase::Adopted { identity, .. } => identity.clone(),
             Phase::Running(running) => running.identity.clone(),
             Phase::Empty => return Err("this node was not adopted: ask /admin/v1/adopt".to_owned()),
-            Phase::Stopped(why) => return Err(format!("this node takes no part: {why}")),
+            Phase::Stopped(end) => return Err(format!("this node takes no part: {}", end.why)),
         };
         let own = uuid_hex(&identity.log_uuid);
         if !members.iter().any(|member| member.node == identity.node && member.log_uuid == own) {
@@ -287,7 +351,7 @@ impl Office {
                 "this node belongs to no cluster yet: `holdfast cluster init` makes one".to_owned()
             }
             Phase::Running(_) => "the node has just started: try again".to_owned(),
-            Phase::Stopped(why) => format!("this node takes no part: {why}"),
+            Phase::Stopped(end) => format!("this node takes no part: {}", end.why),
         };
         Reply { outcome: Outcome::NotServing(words), commit: None, leader: None }
     }
@@ -346,17 +410,27 @@ impl Desk for Counter {
             region: self.0.config.node.region.clone(),
             uptime_ms: u64::try_from(uptime.as_millis()).unwrap_or(u64::MAX),
             wall_clock: UnixMs(self.0.parts.clock.now().0),
+            name: self.0.config.node.name.clone(),
             ..NodeStatus::default()
         };
         match &*self.0.phase.lock() {
             Phase::Empty => {}
             Phase::Adopted { identity, .. } => status.node = identity.node,
-            Phase::Stopped(why) => status.stopped = Some(why.clone()),
+            Phase::Stopped(end) => {
+                status.stopped = Some(end.why.clone());
+                status.log = end.log.clone();
+                if let Some(identity) = &end.identity {
+                    status.cluster_id = Some(uuid_hex(&identity.cluster_id));
+                    status.node = identity.node;
+                }
+            }
             Phase::Running(running) => {
                 status.cluster_id = Some(uuid_hex(&running.identity.cluster_id));
                 status.node = running.identity.node;
                 status.members = running.router.members();
                 status.shards = running.shards.iter().map(|shard| shard.status()).collect();
+                status.clocks = running.clocks.status();
+                status.abstains = running.abstains();
                 status.log = log_status(running, self.0.parts.disk.free_bytes(&self.0.dir()).ok());
             }
         }
@@ -383,7 +457,12 @@ fn log_status(running: &Running, free: Option<u64>) -> LogStatus {
         syncs: health.syncs,
         oldest_unsynced_ms: age,
         failed: health.failed,
-        sync_seconds: Histogram::default(),
+        sync_p50_us: health.sync_p50_us,
+        sync_p99_us: health.sync_p99_us,
+        sync_max_us: health.sync_max_us,
+        housekeeping: health.housekeeping,
         disk_free_bytes: free.unwrap_or_default(),
+        disk_full: running.disk_full.load(Ordering::Relaxed),
+        ballast_released: running.ballast_released.load(Ordering::Relaxed),
     }
 }

@@ -4,11 +4,14 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 
 use super::NodeError;
+use super::clocks::{Clocks, NodeConversation};
 use super::parts::Parts;
 use crate::config::Config;
 use crate::ledger::{NodeId, ShardId};
@@ -20,11 +23,11 @@ use crate::raft::{
 };
 use crate::runtime;
 use crate::shard::{
-    AgreedClock, ForwardConversation, MemberSpec, Router, ShardLimits, ShardService, open_shard,
-    uuid_bytes,
+    Abstaining, AgreedClock, Bar, ForwardConversation, MemberSpec, Router, ShardLimits,
+    ShardService, open_shard, uuid_bytes,
 };
-use crate::steward::{Steward, StewardRules};
-use crate::storage::{Checkpoints, Identity, LogOptions, NodeLog, PageDesk};
+use crate::steward::{Comparison, Steward, StewardRules};
+use crate::storage::{Ballast, Checkpoints, Identity, LogOptions, NodeLog, PageDesk};
 
 /// A node's part in its cluster.
 pub(super) struct Running {
@@ -32,10 +35,26 @@ pub(super) struct Running {
     pub(super) router: Arc<Router>,
     pub(super) shards: Vec<ShardService>,
     pub(super) log: NodeLog,
+    pub(super) clocks: Arc<Clocks>,
+    pub(super) ballast: Arc<Ballast>,
+    pub(super) desk: PageDesk,
+    /// The disk is full: new places are shed.
+    pub(super) disk_full: AtomicBool,
+    /// The ballast was given up and is not back.
+    pub(super) ballast_released: AtomicBool,
+    /// Why this node does not stand for election, when it does not.
+    abstains: Mutex<Option<String>>,
+    /// It stops: it does not stand again.
+    stops: AtomicBool,
+    network: Network,
+    front: Spawner,
     listener: Listener,
     spawners: Vec<Spawner>,
     stop: watch::Sender<bool>,
 }
+
+/// How long the end of one shard, or of the log, may take when the node stops.
+const STOP_MAX: Duration = Duration::from_millis(500);
 
 /// What the opening of a node's part needs to know.
 pub(super) struct Opening {
@@ -49,8 +68,19 @@ pub(super) struct Opening {
     pub(super) log: Option<NodeLog>,
     /// Where forwarded questions are answered.
     pub(super) front: Spawner,
-    pub(super) agreed: AgreedClock,
 }
+
+/// What the opening of a shard finds on its node.
+#[derive(Clone, Copy)]
+struct Around<'a> {
+    log: &'a NodeLog,
+    network: &'a Network,
+    book: &'a PeerBook,
+    clocks: &'a Arc<Clocks>,
+}
+
+/// How often replicas are compared while anything changes.
+const COMPARE_EVERY: Duration = Duration::from_secs(5);
 
 /// How long a start without a checkpoint asks the members for one.
 const FETCH_MAX: Duration = Duration::from_secs(20);
@@ -121,21 +151,27 @@ impl Opening {
         let network = (self.parts.network)(local);
         let peers: BTreeMap<NodeId, Member> = self.members.iter().filter_map(member_of).collect();
         let book = PeerBook::new(peers);
+        let abstaining = Abstaining::default();
+        let (node, wall) = (self.identity.node, self.parts.clock.clone());
+        let clocks = Arc::new(Clocks::new(node, wall, &self.members, abstaining.clone()));
         let (mut shards, mut spawners) = (Vec::new(), Vec::new());
         for shard in (0..self.identity.settings.shards).map(ShardId) {
             let spawner = (self.parts.place)(shard)
                 .map_err(|error| NodeError::io(format!("the thread of shard {shard}"), error))?;
-            shards.push(self.open_shard(shard, &spawner, &log, &network, &book).await?);
+            let around = Around { log: &log, network: &network, book: &book, clocks: &clocks };
+            let opened = self.open_shard(shard, &spawner, around, abstaining.clone());
+            shards.push(opened.await?);
             spawners.push(spawner);
         }
-        let (node, members) = (self.identity.node, self.members.clone());
-        let router = Router::open(node, &shards, members, network.clone());
+        let router = Router::open(node, &shards, self.members.clone(), network.clone());
         let (stop, stopped) = watch::channel(false);
         for (shard, spawner) in shards.iter().zip(&spawners) {
             let rules = self.steward_rules(shard.shard());
-            let (shard, router, stopped) = (shard.clone(), Arc::clone(&router), stopped.clone());
-            let work = async move { Steward::new(shard, router, rules, stopped).run().await };
-            spawner(Box::pin(work));
+            let steward = Steward::new(shard.clone(), Arc::clone(&router), rules, stopped.clone());
+            let comparison =
+                Comparison::new(shard.clone(), Arc::clone(&router), rules, stopped.clone());
+            spawner(Box::pin(steward.run()));
+            spawner(Box::pin(comparison.run()));
         }
         if !self.is_new {
             // This node has forgotten whom it promised what: it opens its peer port only after
@@ -149,28 +185,49 @@ impl Opening {
             router: Arc::clone(&router),
             front: self.front.clone(),
             desk: self.parts.desk.clone(),
+            clocks: Arc::clone(&clocks),
         };
         let addr = self.config.peer.listen.to_string();
         let listener = network
             .listen(&addr, Arc::new(service))
             .await
             .map_err(|error| NodeError::io(format!("listening for peers on {addr}"), error))?;
-        let identity = self.identity;
-        Ok(Running { identity, router, shards, log, listener, spawners, stop })
+        Ok(Running {
+            ballast: Arc::new(self.ballast()),
+            identity: self.identity,
+            router,
+            shards,
+            log,
+            clocks,
+            desk: self.parts.desk,
+            disk_full: AtomicBool::new(false),
+            ballast_released: AtomicBool::new(false),
+            abstains: Mutex::new(None),
+            stops: AtomicBool::new(false),
+            network,
+            front: self.front,
+            listener,
+            spawners,
+            stop,
+        })
     }
 
     fn dir(&self) -> PathBuf {
         self.config.node.data_dir.clone()
     }
 
+    fn ballast(&self) -> Ballast {
+        Ballast::new(Arc::clone(&self.parts.disk), self.dir(), self.config.log.ballast_bytes)
+    }
+
     async fn open_shard(
         &self,
         shard: ShardId,
         spawner: &Spawner,
-        log: &NodeLog,
-        network: &Network,
-        book: &PeerBook,
+        around: Around<'_>,
+        abstaining: Abstaining,
     ) -> Result<ShardService, NodeError> {
+        let Around { log, network, book, clocks } = around;
         let dir = self.dir().join(format!("shard-{shard}"));
         let store = (self.parts.pages)(shard, dir)
             .map_err(|error| NodeError::io(format!("the pages of shard {shard}"), error))?;
@@ -179,10 +236,12 @@ impl Opening {
             Checkpoints::open(store, self.identity.origin(shard), desk.clone()).await?;
         let options = self.start_options(shard, book.clone());
         let (log, network) = (log.shard(shard), network.clone());
-        let (limits, agreed) = (self.shard_limits(), Arc::clone(&self.agreed));
+        let limits = self.shard_limits();
+        let clocks = Arc::clone(clocks);
+        let agreed: AgreedClock = Arc::new(move || clocks.agreed());
         let opened = run_on(spawner, async move {
             let group = start_group(log, checkpoints, desk, network, options).await?;
-            Ok::<_, crate::raft::StartError>(open_shard(group, limits, agreed))
+            Ok::<_, crate::raft::StartError>(open_shard(group, limits, agreed, abstaining))
         });
         let opened = opened
             .await
@@ -202,6 +261,7 @@ impl Opening {
             election_max: ms(raft.election_max_ms),
             append_bytes_max: usize::try_from(self.config.peer.append_bytes_max).unwrap_or(1 << 20),
             cut_pages: self.config.checkpoint.cut_pages,
+            chunk_timeout: ms(self.config.peer.chunk_timeout_ms),
             electable: true,
             fetch_max: FETCH_MAX,
         }
@@ -214,8 +274,10 @@ impl Opening {
             entry_bytes_max: usize::try_from(batch.entry_bytes_max).unwrap_or(64 << 10),
             entries_in_flight_max: batch.entries_in_flight,
             queue_max: batch.queue_max,
+            finish_lane: batch.finish_lane(),
             queue_age_max: ms(batch.queue_age_ms_max),
             park_max: batch.park_max,
+            lease: ms(self.config.raft.election_max_ms),
             heartbeat: ms(self.config.raft.heartbeat_ms),
         }
     }
@@ -226,6 +288,7 @@ impl Opening {
             checkpoint_log_bytes: checkpoint.log_bytes,
             checkpoint_commands: checkpoint.commands,
             checkpoint_every: ms(checkpoint.interval_ms),
+            compare_every: COMPARE_EVERY,
             preferred: preferred(&self.members, shard),
             own: self.identity.node,
         }
@@ -247,8 +310,54 @@ impl Running {
         Ok(())
     }
 
-    /// Hands every leadership over, as far as there is somebody to take it.
+    /// Returns where this node's own tasks run.
+    pub(super) fn front(&self) -> Spawner {
+        Arc::clone(&self.front)
+    }
+
+    /// Returns where the shards run, in their order.
+    pub(super) fn spawners(&self) -> &[Spawner] {
+        &self.spawners
+    }
+
+    /// Returns what asking the others for their time takes.
+    pub(super) fn clock_parts(&self) -> (Arc<Clocks>, Network, Vec<MemberSpec>) {
+        (Arc::clone(&self.clocks), self.network.clone(), self.router.members())
+    }
+
+    /// Keeps this node from standing for election for this reason, or lets it stand again.
+    pub(super) fn abstain(&self, reason: Option<String>) {
+        let stops = || "it is stopping".to_owned();
+        let reason = if self.stops.load(Ordering::Acquire) { Some(stops()) } else { reason };
+        let mut abstains = self.abstains.lock();
+        if *abstains == reason {
+            return;
+        }
+        match &reason {
+            Some(why) => tracing::warn!(%why, "this node does not stand for election"),
+            None => tracing::warn!("this node stands for election again"),
+        }
+        self.clocks.set_stands(reason.is_none());
+        for shard in &self.shards {
+            shard.stand(Bar::Node, reason.is_none());
+        }
+        *abstains = reason;
+    }
+
+    /// Returns why this node does not stand for election, when it does not.
+    pub(super) fn abstains(&self) -> Option<String> {
+        self.abstains.lock().clone()
+    }
+
+    /// Hands every leadership over for good, as far as there is somebody to take it.
     pub(super) async fn drain(&self) {
+        self.stops.store(true, Ordering::Release);
+        self.abstain(None);
+        self.hand_all_over().await;
+    }
+
+    /// Hands every leadership over, as far as there is somebody to take it.
+    pub(super) async fn hand_all_over(&self) {
         let own = self.identity.node;
         let handovers = self.shards.iter().map(|shard| async move {
             if let Err(why) = shard.hand_over(own, None).await {
@@ -260,17 +369,30 @@ impl Running {
 
     /// Stops every shard and closes the log.
     pub(super) async fn stop(self) {
+        self.end_shards().await;
+        match runtime::timeout(STOP_MAX, self.log.close()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::error!(%error, "the log did not close in order"),
+            Err(_) => tracing::error!("the log did not close in time: its disk hangs"),
+        }
+    }
+
+    /// Stops every shard, all at once, within bounds: a hung disk hangs nobody here.
+    pub(super) async fn end_shards(&self) {
         self.stop.send_replace(true);
         self.listener.close();
-        for (shard, spawner) in self.shards.iter().zip(&self.spawners) {
+        let ends = self.shards.iter().zip(&self.spawners).map(|(shard, spawner)| async move {
             let group: Group = shard.group().clone();
-            if let Err(error) = run_on(spawner, async move { group.shutdown().await }).await {
-                tracing::warn!(shard = %shard.shard(), %error, "the shard did not stop in order");
+            let ended = run_on(spawner, async move { group.shutdown().await });
+            match runtime::timeout(STOP_MAX, ended).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => {
+                    tracing::warn!(shard = %shard.shard(), %error, "it did not stop in order");
+                }
+                Err(_) => tracing::warn!(shard = %shard.shard(), "it did not stop in time"),
             }
-        }
-        if let Err(error) = self.log.close().await {
-            tracing::error!(%error, "the log did not close in order");
-        }
+        });
+        futures_util::future::join_all(ends).await;
     }
 }
 
@@ -282,6 +404,7 @@ struct PeerService {
     router: Arc<Router>,
     front: Spawner,
     desk: PageDesk,
+    clocks: Arc<Clocks>,
 }
 
 impl Service for PeerService {
@@ -296,7 +419,10 @@ impl Service for PeerService {
         let shard = hello.shard.map(|shard| usize::from(shard.0));
         match (hello.lane, shard) {
             (Lane::Forward, None) => Ok(Opened {
-                conversation: Box::new(ForwardConversation::new(Arc::clone(&self.router))),
+                conversation: Box::new(NodeConversation::new(
+                    Arc::clone(&self.clocks),
+                    ForwardConversation::new(Arc::clone(&self.router)),
+                )),
                 spawner: Arc::clone(&self.front),
             }),
             (Lane::Vote | Lane::Append | Lane::Snapshot, Some(shard)) => {

@@ -11,12 +11,15 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::watch;
 
 use super::NodeError;
-use super::office::{Counter, Office};
-use super::parts::{Parts, sled_pages};
+use super::memory::warm;
+use super::office::{Counter, Ended, Office};
+use super::parts::{NetworkOf, Parts, sled_pages};
 use crate::clock::WallClock;
 use crate::config::Config;
 use crate::http;
 use crate::peer::{LaneBytes, Network, PeerLimits, Spawner};
+#[cfg(feature = "sim")]
+use crate::peer::{SimDefaults, SimNetwork};
 use crate::storage::{Ballast, DataDir, PageDesk, RealDisk};
 
 /// A running node of this process.
@@ -35,14 +38,20 @@ impl std::fmt::Debug for Node {
     }
 }
 
+/// How long each of the two ends of a shutdown may take: the handing over, and the stop of the shards.
+const PART_MAX: Duration = Duration::from_millis(900);
+/// How much longer than they promise the HTTP threads may take.
+const GRACE: Duration = Duration::from_millis(200);
+
 fn runtime() -> std::io::Result<Runtime> {
     Builder::new_current_thread().enable_all().build()
 }
 
 /// Starts a thread with a runtime of its own, which lives as long as the process.
-fn thread(name: String) -> std::io::Result<Spawner> {
+fn thread(name: String, warm_bytes: u64) -> std::io::Result<Spawner> {
     let (ready, handle) = std::sync::mpsc::sync_channel(1);
     std::thread::Builder::new().name(name).spawn(move || {
+        let _stays_taken = warm(warm_bytes);
         let made = runtime();
         let handle = made.as_ref().map(|runtime| runtime.handle().clone());
         let told = ready
@@ -69,6 +78,10 @@ impl Node {
     ///
     /// [`NodeError`], in words that say what mends it.
     pub async fn start(config: Config) -> Result<Node, NodeError> {
+        if cfg!(feature = "sim") {
+            let words = "this binary was built for the simulator, which runs no real node";
+            return Err(NodeError::Mismatch(words.to_owned()));
+        }
         let data_dir = DataDir::lock(config.node.data_dir.clone())?;
         let disk: Arc<RealDisk> = Arc::new(RealDisk);
         let ballast = Ballast::new(
@@ -81,13 +94,14 @@ impl Node {
         }
         let desk = PageDesk::start().map_err(|e| NodeError::io("the pages' thread", e))?;
         let limits = peer_limits(&config);
+        let warm_bytes = config.memory.warm_bytes / u64::from(config.cluster.shards);
         let parts = Parts {
             disk,
             pages: Arc::new(sled_pages),
             desk,
-            network: Arc::new(move |local| Network::tcp(local, limits.clone())),
+            network: wire(limits),
             clock: WallClock::system(),
-            place: Arc::new(|shard| thread(format!("shard-{shard}"))),
+            place: Arc::new(move |shard| thread(format!("shard-{shard}"), warm_bytes)),
             random: Arc::new(rand::random),
         };
         let (stop, stopped) = watch::channel(false);
@@ -129,9 +143,23 @@ impl Node {
         &self.office
     }
 
-    /// Stops the node: hands leaderships over, answers what is under way, within bounds.
+    /// Waits until the node can do nothing any more for its cluster and its process should end.
+    pub async fn failed(&self) -> Ended {
+        let mut ended = self.office.ended();
+        let fatal = ended.wait_for(|end| end.as_ref().is_some_and(|end| end.is_fatal)).await;
+        match fatal.ok().and_then(|end| end.clone()) {
+            Some(end) => end,
+            // The office lives as long as this node.
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Stops the node: hands leaderships over, answers what is under way, within `http.drain_ms` and
+    /// two seconds.
     pub async fn shutdown(self) {
-        self.office.drain().await;
+        if tokio::time::timeout(PART_MAX, self.office.drain()).await.is_err() {
+            tracing::warn!("a leadership was not handed over in time");
+        }
         self.stop.send_replace(true);
         let threads = self.http;
         let joined = tokio::task::spawn_blocking(move || {
@@ -141,11 +169,26 @@ impl Node {
                 }
             }
         });
-        if tokio::time::timeout(self.drain_max + Duration::from_secs(1), joined).await.is_err() {
+        if tokio::time::timeout(self.drain_max + GRACE, joined).await.is_err() {
             tracing::warn!("requests were still under way when the node stopped");
         }
-        self.office.stop().await;
+        if tokio::time::timeout(PART_MAX, self.office.stop()).await.is_err() {
+            tracing::warn!("the node's part did not stop in time");
+        }
     }
+}
+
+/// The kernel's sockets.
+#[cfg(not(feature = "sim"))]
+fn wire(limits: PeerLimits) -> NetworkOf {
+    Arc::new(move |local| Network::tcp(local, limits.clone()))
+}
+
+/// A wire with nobody on it: [`Node::start`] refuses to run in a simulated build.
+#[cfg(feature = "sim")]
+fn wire(limits: PeerLimits) -> NetworkOf {
+    let nobody = SimNetwork::new(0, SimDefaults::default());
+    Arc::new(move |local| Network::sim(&nobody, local, limits.clone()))
 }
 
 fn peer_limits(config: &Config) -> PeerLimits {

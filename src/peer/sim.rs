@@ -147,6 +147,11 @@ impl SimNetwork {
         self.lock().defaults.losses_per_million = losses_per_million;
     }
 
+    /// Delays and loses as `defaults` say from now on.
+    pub fn behave(&self, defaults: SimDefaults) {
+        self.lock().defaults = defaults;
+    }
+
     /// Ends a node's part in the network: its addresses are free, its connections break, and its
     /// [`Network`](super::Network)s never send again. Of what it had sent, some still arrives.
     pub fn crash(&self, node: NodeId) {
@@ -176,7 +181,7 @@ impl SimNetwork {
         }
         drop(state);
         let network = self.clone();
-        drop(runtime::spawn(async move {
+        drop(runtime::life::spawn_in_the_world(async move {
             runtime::sleep(KEEPALIVE).await;
             for number in dark {
                 network.lock().break_connection(number, io::ErrorKind::TimedOut, "keepalive");

@@ -87,7 +87,8 @@ fn connect(
     for side in [Side::Caller, Side::Server] {
         let carrier =
             Carrier { network: transport.network.clone(), number, from: side, user_timeout };
-        drop(runtime::spawn(carrier.run()));
+        // The wire goes on carrying what a process sent before it died.
+        drop(runtime::life::spawn_in_the_world(carrier.run()));
     }
     Ok(Socket { network: transport.network.clone(), number, side: Side::Caller })
 }

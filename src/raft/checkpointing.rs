@@ -26,6 +26,9 @@ pub(super) async fn make_checkpoint(
     checkpoints: &Checkpoints,
     cut_pages: usize,
 ) -> io::Result<Option<LogPosition>> {
+    if replica.is_suspect() {
+        return Err(io::Error::other("the state in memory is being built anew: it is not kept"));
+    }
     let (mut writer, whole) = begin(checkpoints).await?;
     let cut = Cut::begin(replica, writer.turn(), whole)?;
     let position = cut.state.position;

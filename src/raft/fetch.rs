@@ -50,7 +50,8 @@ pub(super) async fn fetch(
     }
 }
 
-async fn fetch_from(
+/// Fetches the checkpoint that this member has, or makes, at or past `reach`.
+pub(super) async fn fetch_from(
     link: &Link,
     checkpoints: &Checkpoints,
     desk: &PageDesk,

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ClientWriteError, InitializeError, RaftError};
@@ -12,15 +14,19 @@ use openraft::impls::ProgressResponder;
 use openraft::raft::ClientWriteResult;
 use openraft::type_config::alias::OneshotReceiverOf;
 use openraft::{Instant as _, ReadPolicy, ServerState};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::checkpointing::make_checkpoint;
 use super::entry::{Applied, Member, Payload, TypeConfig, position_of, raft_leader};
+use super::heard::Heard;
 use super::machine::Machine;
 use super::replica::Replica;
+use super::start::StartOptions;
 use crate::ledger::{LeaderId, LogIndex, NodeId, ShardId};
+use crate::peer::{Link, Network};
 use crate::runtime::{self, Instant};
-use crate::storage::{Checkpoints, LogPosition};
+use crate::storage::{Checkpoints, LogPosition, PageDesk, ShardLog};
 
 pub(crate) type Raft = openraft::Raft<TypeConfig, Machine>;
 
@@ -31,6 +37,19 @@ pub struct Group {
     pub(super) replica: Arc<Replica>,
     pub(super) checkpoints: Arc<Checkpoints>,
     pub(super) cut_pages: usize,
+    pub(super) heard: Arc<Heard>,
+    pub(super) origin: Arc<Origin>,
+}
+
+/// What a group was started from, and needs again to compare and rebuild its state.
+pub(super) struct Origin {
+    pub(super) log: ShardLog,
+    pub(super) desk: PageDesk,
+    pub(super) network: Network,
+    pub(super) options: StartOptions,
+    /// Connections on which replicas compare digests, by node.
+    pub(super) links: Mutex<BTreeMap<NodeId, Link>>,
+    pub(super) electable: AtomicBool,
 }
 
 /// This node leads, as far as it knows.
@@ -170,6 +189,11 @@ impl Group {
         self.raft.server_metrics().borrow_watched().current_leader.map(NodeId)
     }
 
+    /// Tells whether the leader that this node follows was heard within this time.
+    pub fn heard_leader_within(&self, time: Duration) -> bool {
+        self.heard.within(time)
+    }
+
     /// Hands an entry to the log under this very leadership and no other: one that came between would
     /// make "decided" mean something else to the caller. From the moment of the call its failure is
     /// unknown, unless the error says that it was not appended.
@@ -216,7 +240,13 @@ impl Group {
 
     /// Lets this node stand for election, or not.
     pub fn set_electable(&self, electable: bool) {
+        self.origin.electable.store(electable, Ordering::Release);
         self.raft.runtime_config().elect(electable);
+    }
+
+    /// Tells whether this node may stand for election.
+    pub fn is_electable(&self) -> bool {
+        self.origin.electable.load(Ordering::Acquire)
     }
 
     /// Founds the group with these voters. Founding it again with the same is no error.

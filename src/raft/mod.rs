@@ -4,14 +4,17 @@
 //! it and how fresh that is, and told to make checkpoints. Below it are the log and the pages.
 
 mod checkpointing;
+mod comparing;
 #[cfg(test)]
 mod conformance;
 mod entry;
 mod fetch;
 mod group;
+mod heard;
 mod log_store;
 mod machine;
 mod network;
+mod rebuilding;
 mod replica;
 mod serving;
 mod snapshot;
@@ -22,6 +25,6 @@ pub(crate) mod trial;
 pub use entry::{Applied, EntryBuilder, Member, Payload};
 pub use group::{Group, GroupState, Leadership, Proposal, ProposeError, Role};
 pub use network::PeerBook;
-pub use replica::{AppliedState, Replica};
+pub use replica::{Accusation, AppliedState, EntryTimer, Replica};
 pub use serving::{RaftConversation, SnapshotConversation};
 pub use start::{StartError, StartOptions, start_group};

@@ -40,6 +40,8 @@ pub(super) mod kind {
     pub(in crate::raft) const SNAPSHOT_END: u16 = 7;
     pub(in crate::raft) const FETCH_HEADER: u16 = 8;
     pub(in crate::raft) const FETCH_PAGES: u16 = 9;
+    pub(in crate::raft) const DIGEST: u16 = 10;
+    pub(in crate::raft) const ACCUSE: u16 = 11;
 }
 
 /// Appends under way on one connection.

@@ -5,17 +5,20 @@
 //! "When memory may answer").
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use openraft::type_config::alias::StoredMembershipOf;
-use parking_lot::{RwLock, RwLockReadGuard};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use super::entry::{Applied, Member, TypeConfig};
 use crate::ledger::{
     Batch, Command, Ledger, LogIndex, NodeId, PageKey, Settings, ShardId, Turn, UnixMs,
 };
-use crate::runtime::Instant;
+use crate::runtime::{self, Instant};
 use crate::storage::{CheckpointState, LogPosition};
 
 /// How many digest marks are kept for comparison with the other replicas.
@@ -31,19 +34,45 @@ pub struct AppliedState {
     /// The stamp that was applied last and when that was here: the base of ledger time. Entries that
     /// were in the log before this node started leave none.
     pub stamped: Option<(UnixMs, Instant)>,
-    /// Digests at entries that asked for time to advance: those name the index at which replicas
-    /// are compared.
-    digest_marks: VecDeque<(LogIndex, u128)>,
+    digest_marks: DigestMarks,
     membership: StoredMembershipOf<TypeConfig>,
     /// Counts the ledgers that were here: a received checkpoint brings another.
     generation: u64,
+}
+
+/// Digests at entries that asked for time to advance: those name the index at which replicas are
+/// compared.
+#[derive(Debug, Default)]
+pub(super) struct DigestMarks(VecDeque<(LogIndex, u128)>);
+
+impl DigestMarks {
+    /// Notes the digest after an entry, if the entry is one of those.
+    pub(super) fn note(&mut self, index: LogIndex, batch: &Batch, ledger: &Ledger) {
+        if batch.commands.iter().any(|command| matches!(command, Command::Advance)) {
+            if self.0.len() == DIGEST_MARKS_KEPT {
+                self.0.pop_front();
+            }
+            self.0.push_back((index, ledger.digest()));
+        }
+    }
+}
+
+/// Is told how long the application of each entry took.
+pub type EntryTimer = Box<dyn Fn(Duration) + Send + Sync>;
+
+/// A word that this replica's digest at an index is not a majority's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Accusation {
+    /// The index.
+    pub index: LogIndex,
+    /// What a majority has there.
+    pub digest: u128,
 }
 
 /// Pages of a cut: `None` says that the page is gone.
 pub(super) type CutPages = Vec<(PageKey, Option<Vec<u8>>)>;
 
 /// One shard's state on this node.
-#[derive(Debug)]
 pub struct Replica {
     shard: ShardId,
     settings: Settings,
@@ -53,8 +82,19 @@ pub struct Replica {
     commands: AtomicU64,
     /// Bytes of entries applied since the start, for the same rule.
     bytes: AtomicU64,
-    /// The last index that was in the log when this node started.
-    replayed_to: Option<LogIndex>,
+    /// The log's last index at the start: what is applied up to there was stamped at a moment that
+    /// this process does not know, so it is no base of ledger time.
+    replayed_to: LogIndex,
+    timer: OnceLock<EntryTimer>,
+    /// The state in memory is not what the log says: nothing of it is kept in pages.
+    suspect: AtomicBool,
+    accusation: Mutex<Option<Accusation>>,
+}
+
+impl std::fmt::Debug for Replica {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Replica").field("shard", &self.shard).finish_non_exhaustive()
+    }
 }
 
 impl Replica {
@@ -64,12 +104,13 @@ impl Replica {
         ledger: Ledger,
         applied: Option<LogPosition>,
         membership: StoredMembershipOf<TypeConfig>,
+        replayed_to: LogIndex,
     ) -> Replica {
         let state = AppliedState {
             ledger,
             applied,
             stamped: None,
-            digest_marks: VecDeque::new(),
+            digest_marks: DigestMarks::default(),
             membership,
             generation: 0,
         };
@@ -80,14 +121,42 @@ impl Replica {
             progress: watch::Sender::new(applied),
             commands: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
-            replayed_to: None,
+            replayed_to,
+            timer: OnceLock::new(),
+            suspect: AtomicBool::new(false),
+            accusation: Mutex::new(None),
         }
     }
 
-    /// Says up to where entries are replayed: how long ago they were stamped is not known, so they
-    /// are no base of ledger time.
-    pub(super) fn replaying_to(self, last: Option<LogIndex>) -> Replica {
-        Replica { replayed_to: last, ..self }
+    /// Lets `timer` know how long the application of each entry takes. Only the first is heard.
+    pub fn time_entries(&self, timer: EntryTimer) {
+        self.timer.set(timer).ok();
+    }
+
+    /// Says that the state in memory is not, or is again, what the log says.
+    pub fn set_suspect(&self, suspect: bool) {
+        self.suspect.store(suspect, Ordering::Release);
+    }
+
+    /// Tells whether the state in memory is known not to be what the log says.
+    pub fn is_suspect(&self) -> bool {
+        self.suspect.load(Ordering::Acquire)
+    }
+
+    /// Takes note that another node found this replica different from a majority.
+    pub fn accuse(&self, accusation: Accusation) {
+        *self.accusation.lock() = Some(accusation);
+    }
+
+    /// Takes the last accusation, to be looked into.
+    pub fn take_accusation(&self) -> Option<Accusation> {
+        self.accusation.lock().take()
+    }
+
+    /// Changes the ledger in memory as no entry does. For tests of what follows.
+    #[doc(hidden)]
+    pub fn corrupt_for_test(&self, change: impl FnOnce(&mut Ledger)) {
+        change(&mut self.state.write().ledger);
     }
 
     /// Returns which shard it is.
@@ -162,21 +231,21 @@ impl Replica {
         batch: &Batch,
         bytes: usize,
     ) -> Applied {
-        let mut state = self.state.write();
+        let began = runtime::now();
+        let mut guard = self.state.write();
+        let state = &mut *guard;
         let answers = state.ledger.apply(position.index, batch);
         let now = state.ledger.now();
+        let at = runtime::now();
         state.applied = Some(position);
-        if Some(position.index) > self.replayed_to {
-            state.stamped = Some((now, crate::runtime::now()));
+        if position.index > self.replayed_to {
+            state.stamped = Some((now, at));
         }
-        if batch.commands.iter().any(|command| matches!(command, Command::Advance)) {
-            if state.digest_marks.len() == DIGEST_MARKS_KEPT {
-                state.digest_marks.pop_front();
-            }
-            let digest = state.ledger.digest();
-            state.digest_marks.push_back((position.index, digest));
+        state.digest_marks.note(position.index, batch, &state.ledger);
+        drop(guard);
+        if let Some(timer) = self.timer.get() {
+            timer(at - began);
         }
-        drop(state);
         self.commands.fetch_add(batch.commands.len() as u64, Ordering::Relaxed);
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         Applied { position, now, answers }
@@ -217,9 +286,28 @@ impl Replica {
         state.membership = membership;
         state.generation += 1;
         state.stamped = None;
-        state.digest_marks.clear();
+        state.digest_marks = DigestMarks::default();
         drop(state);
+        self.set_suspect(false);
         self.progress.send_replace(applied);
+    }
+
+    /// Puts a ledger that was built anew in the place of this one, if it stands at the same entry;
+    /// gives it back if another was applied meanwhile.
+    pub(super) fn swap_rebuilt(
+        &self,
+        ledger: Ledger,
+        position: Option<LogPosition>,
+        marks: DigestMarks,
+    ) -> Result<(), (Ledger, DigestMarks)> {
+        let mut state = self.state.write();
+        if state.applied != position {
+            return Err((ledger, marks));
+        }
+        state.ledger = ledger;
+        state.digest_marks = marks;
+        state.generation += 1;
+        Ok(())
     }
 }
 
@@ -240,11 +328,11 @@ impl AppliedState {
 
     /// Returns the digest that was marked at this index, if it is still remembered.
     pub fn digest_at(&self, index: LogIndex) -> Option<u128> {
-        self.digest_marks.iter().find(|(at, _)| *at == index).map(|(_, digest)| *digest)
+        self.digest_marks.0.iter().find(|(at, _)| *at == index).map(|(_, digest)| *digest)
     }
 
     /// Returns the last index at which a digest was marked.
     pub fn last_digest_mark(&self) -> Option<(LogIndex, u128)> {
-        self.digest_marks.back().copied()
+        self.digest_marks.0.back().copied()
     }
 }

@@ -7,7 +7,8 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesOrdered;
 use openraft::raft::{
-    AppendEntriesRequest, StreamAppendResult, TransferLeaderRequest, VoteRequest,
+    AppendEntriesRequest, AppendEntriesResponse, StreamAppendResult, TransferLeaderRequest,
+    VoteRequest,
 };
 use openraft::type_config::alias::{SnapshotOf, VoteOf};
 use serde::Serialize;
@@ -16,7 +17,9 @@ use tokio::sync::mpsc;
 
 use super::entry::TypeConfig;
 use super::group::{Group, Raft};
+use super::heard::Heard;
 use super::network::kind;
+use super::replica::Accusation;
 use super::snapshot::{CHUNK_BYTES, Incoming, SnapshotHandle, WirePage, header_of, meta_of};
 use crate::codec;
 use crate::ledger::{LogIndex, PageKey};
@@ -50,21 +53,28 @@ fn parsed<T: DeserializeOwned>(body: &[u8], reply: ReplyTo) -> Option<(T, ReplyT
 
 /// A peer's votes, heartbeats or appends.
 pub struct RaftConversation {
+    group: Group,
     raft: Raft,
+    heard: Arc<Heard>,
     appends: Option<mpsc::Sender<(AppendEntriesRequest<TypeConfig>, ReplyTo)>>,
 }
 
 impl RaftConversation {
     /// Serves a peer of this group.
     pub fn new(group: &Group) -> RaftConversation {
-        RaftConversation { raft: group.raft.clone(), appends: None }
+        RaftConversation {
+            group: group.clone(),
+            raft: group.raft.clone(),
+            heard: Arc::clone(&group.heard),
+            appends: None,
+        }
     }
 
     fn append(&mut self, request: AppendEntriesRequest<TypeConfig>, reply: ReplyTo) {
-        let raft = &self.raft;
+        let (raft, heard) = (&self.raft, &self.heard);
         let appends = self.appends.get_or_insert_with(|| {
             let (sender, receiver) = mpsc::channel(APPENDS_WAITING_MAX);
-            runtime::spawn(serve_appends(raft.clone(), receiver));
+            runtime::spawn(serve_appends(raft.clone(), Arc::clone(heard), receiver));
             sender
         });
         if let Err(error) = appends.try_send((request, reply)) {
@@ -76,6 +86,7 @@ impl RaftConversation {
 /// Hands appends to the core in order and answers them in order; they are under way together.
 async fn serve_appends(
     raft: Raft,
+    heard: Arc<Heard>,
     mut requests: mpsc::Receiver<(AppendEntriesRequest<TypeConfig>, ReplyTo)>,
 ) {
     let mut under_way = FuturesOrdered::new();
@@ -92,17 +103,25 @@ async fn serve_appends(
             }
             request = requests.recv() => {
                 let Some((request, reply)) = request else { return };
-                let raft = raft.clone();
+                let (raft, heard, came_at) = (raft.clone(), Arc::clone(&heard), runtime::now());
                 under_way.push_back(async move {
                     let previous = request.prev_log_id;
                     let last = request.entries.last().map(|entry| entry.log_id).or(previous);
                     let result = raft.append_entries(request).await;
+                    if matches!(&result, Ok(response) if !is_of_the_past(response)) {
+                        heard.note(came_at);
+                    }
                     let result = result.map(|response| response.into_stream_result(previous, last));
                     (result.map_err(|error| error.to_string()), reply)
                 });
             }
         }
     }
+}
+
+/// Whether an append was refused because its leader is not the leader any more.
+fn is_of_the_past(response: &AppendEntriesResponse<TypeConfig>) -> bool {
+    matches!(response, AppendEntriesResponse::HigherVote(_))
 }
 
 impl Conversation for RaftConversation {
@@ -132,12 +151,30 @@ impl Conversation for RaftConversation {
             kind::TRANSFER => {
                 let parsed = parsed::<TransferLeaderRequest<TypeConfig>>(&body, reply);
                 let Some((request, reply)) = parsed else { return };
+                // openraft would stand at once, whatever it was told about elections.
+                if request.to_node_id() == &self.group.origin.options.node.0
+                    && !self.group.is_electable()
+                {
+                    reply.refuse("this node does not stand for election now");
+                    return;
+                }
                 runtime::spawn(async move {
                     match raft.handle_transfer_leader(request).await {
                         Ok(response) => answer(reply, &response),
                         Err(error) => reply.refuse(error.to_string()),
                     }
                 });
+            }
+            kind::DIGEST => {
+                if let Some((index, reply)) = parsed::<LogIndex>(&body, reply) {
+                    answer(reply, &self.group.tell_digest(index));
+                }
+            }
+            kind::ACCUSE => {
+                if let Some((accusation, reply)) = parsed::<Accusation>(&body, reply) {
+                    self.group.replica().accuse(accusation);
+                    answer(reply, &());
+                }
             }
             unknown => reply.refuse(format!("frame kind {unknown} has no place on this lane")),
         }

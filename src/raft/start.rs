@@ -8,14 +8,16 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use openraft::type_config::alias::StoredMembershipOf;
 use openraft::{Config, SnapshotPolicy};
+use parking_lot::Mutex;
 
 use super::entry::TypeConfig;
 use super::fetch::fetch;
-use super::group::Group;
+use super::group::{Group, Origin};
 use super::log_store::LogStore;
 use super::machine::Machine;
 use super::network::{PeerBook, Peers};
@@ -48,6 +50,8 @@ pub struct StartOptions {
     pub append_bytes_max: usize,
     /// Pages encoded in one slice of a checkpoint.
     pub cut_pages: usize,
+    /// How long one message of a checkpoint may take.
+    pub chunk_timeout: Duration,
     /// Whether this node may stand for election from the start.
     pub electable: bool,
     /// How long the members are asked for a checkpoint when none is left here: they may be starting
@@ -103,19 +107,27 @@ pub async fn start_group(
     let loaded = prepare(&log, &checkpoints, &desk, &network, &options).await?;
     let Loaded { ledger, position, membership } = loaded;
     let settings = options.settings.clone();
-    // Entries that the log has already are replayed: they tell nothing about how time runs now.
-    let replayed = log.state().last;
-    let replica = Replica::new(shard, settings, ledger, position, membership);
-    let replica = Arc::new(replica.replaying_to(replayed.map(|last| last.index)));
+    let replayed_to = log.state().last.map(|at| at.index).unwrap_or_default();
+    let replica =
+        Arc::new(Replica::new(shard, settings, ledger, position, membership, replayed_to));
     let checkpoints = Arc::new(checkpoints);
     let machine = Machine::new(Arc::clone(&replica), Arc::clone(&checkpoints), options.cut_pages);
+    let origin = Origin {
+        log: log.clone(),
+        desk: desk.clone(),
+        network: network.clone(),
+        options: options.clone(),
+        links: Mutex::default(),
+        electable: AtomicBool::new(options.electable),
+    };
     let store = LogStore::new(log, options.append_bytes_max);
     let peers = Peers::new(network, shard);
     let config = config(&options).map_err(|error| StartError::Raft { shard, why: error })?;
     let raft = openraft::Raft::new(options.node.0, Arc::new(config), peers, store, machine)
         .await
         .map_err(|fatal| StartError::Raft { shard, why: fatal.to_string() })?;
-    let group = Group { raft, replica, checkpoints, cut_pages: options.cut_pages };
+    let (heard, cut_pages, origin) = (Arc::default(), options.cut_pages, Arc::new(origin));
+    let group = Group { raft, replica, checkpoints, cut_pages, heard, origin };
     group.set_electable(options.electable);
     Ok(group)
 }
@@ -128,7 +140,7 @@ fn config(options: &StartOptions) -> Result<Config, String> {
         heartbeat_min_interval: Some(ms(options.heartbeat) / 2),
         election_timeout_min: ms(options.election_min),
         election_timeout_max: ms(options.election_max),
-        install_snapshot_timeout: 10_000,
+        install_snapshot_timeout: ms(options.chunk_timeout),
         max_payload_entries: 300,
         snapshot_policy: SnapshotPolicy::Never,
         max_in_snapshot_log_to_keep: u64::MAX,

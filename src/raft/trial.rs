@@ -81,6 +81,7 @@ pub(crate) fn options(node: NodeId, peers: PeerBook) -> StartOptions {
         election_max: Duration::from_millis(400),
         append_bytes_max: 1 << 20,
         cut_pages: 2,
+        chunk_timeout: Duration::from_secs(10),
         electable: true,
         fetch_max: Duration::ZERO,
     }
@@ -174,7 +175,7 @@ impl Opened {
     pub(crate) fn empty_replica(&self) -> Arc<Replica> {
         let ledger = Ledger::new(SHARD, settings());
         let membership = StoredMembershipOf::<TypeConfig>::default();
-        Arc::new(Replica::new(SHARD, settings(), ledger, None, membership))
+        Arc::new(Replica::new(SHARD, settings(), ledger, None, membership, LogIndex(0)))
     }
 
     pub(crate) fn machine(&self, replica: Arc<Replica>) -> Machine {

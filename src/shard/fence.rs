@@ -22,12 +22,33 @@ use crate::storage::LogPosition;
 pub(crate) struct Fence {
     group: Group,
     pause_after: Duration,
+    lease: Duration,
     /// The leadership that was marked for transfer or for the node's stop.
     closed: Mutex<Option<Closed>>,
     /// The pause after a quorum that was not fresh.
     pause: Mutex<Option<Pause>>,
-    /// The node takes no part any more: its log failed, or its clock is wild.
-    barred: Mutex<Option<PauseReason>>,
+    /// Why this node may not answer at all, by who says so.
+    barred: Mutex<[Option<PauseReason>; 2]>,
+    /// Who says that this node does not stand for election.
+    abstains: Mutex<[bool; 2]>,
+}
+
+/// Who bars a node from answering for a shard. A bar holds until its own cause lifts it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bar {
+    /// The node's part in the cluster ends: its log failed or hangs.
+    Node,
+    /// The comparison of digests: the state in memory is not, or may not be, what the log says.
+    Digest,
+}
+
+impl Bar {
+    fn at(self) -> usize {
+        match self {
+            Bar::Node => 0,
+            Bar::Digest => 1,
+        }
+    }
 }
 
 /// A leadership whose gate is closed.
@@ -74,13 +95,15 @@ impl Pause {
 }
 
 impl Fence {
-    pub(crate) fn new(group: Group, pause_after: Duration) -> Fence {
+    pub(crate) fn new(group: Group, pause_after: Duration, lease: Duration) -> Fence {
         Fence {
             group,
             pause_after,
+            lease,
             closed: Mutex::new(None),
             pause: Mutex::new(None),
-            barred: Mutex::new(None),
+            barred: Mutex::new([None; 2]),
+            abstains: Mutex::default(),
         }
     }
 
@@ -108,9 +131,20 @@ impl Fence {
         }
     }
 
-    /// Bars this node from answering anything, or lifts the bar.
-    pub(crate) fn bar(&self, reason: Option<PauseReason>) {
-        *self.barred.lock() = reason;
+    /// Bars this node from answering anything, or lifts the bar of this cause.
+    pub(crate) fn bar(&self, cause: Bar, reason: Option<PauseReason>) {
+        self.barred.lock()[cause.at()] = reason;
+    }
+
+    /// Lets this node stand for election, or not, as far as this cause is concerned.
+    pub(crate) fn stand(&self, cause: Bar, stands: bool) {
+        let mut abstains = self.abstains.lock();
+        abstains[cause.at()] = !stands;
+        self.group.set_electable(!abstains.contains(&true));
+    }
+
+    fn barred(&self) -> Option<PauseReason> {
+        self.barred.lock().iter().flatten().next().copied()
     }
 
     /// Tells whether this leadership may propose: it leads, its gate is open, its quorum is fresh.
@@ -119,7 +153,7 @@ impl Fence {
     ///
     /// Why not.
     pub(crate) fn may_propose(&self) -> Result<LeaderId, PauseReason> {
-        if let Some(reason) = *self.barred.lock() {
+        if let Some(reason) = self.barred() {
             return Err(reason);
         }
         let Some(leadership) = self.leadership() else { return Err(PauseReason::Moving) };
@@ -150,6 +184,12 @@ impl Fence {
     /// Tells whether this node leads and its quorum is not fresh.
     pub(crate) fn is_stale(&self) -> bool {
         self.leadership().is_some_and(|leadership| !self.is_fresh(&leadership))
+    }
+
+    /// Tells whether this node follows a leader that it has not heard for the length of a lease: who
+    /// leads now, or whether anybody does, is not known here.
+    pub(crate) fn leader_is_silent(&self) -> bool {
+        self.leadership().is_none() && !self.group.heard_leader_within(self.lease)
     }
 
     fn is_fresh(&self, leadership: &Leadership) -> bool {

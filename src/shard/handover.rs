@@ -5,7 +5,11 @@
 //! answered within two heartbeats and lacks nothing of the log; a transfer to another stops
 //! heartbeats and proposals for most of a second.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::RwLock;
 
 use super::router::Place;
 use crate::ledger::{LeaderId, LogIndex, NodeId};
@@ -40,7 +44,38 @@ pub(crate) fn candidates(
     candidates.into_iter().map(|(_, voter)| voter).collect()
 }
 
+/// Members that do not stand for election, as they say themselves: their clock is wild, their disk
+/// hangs, or they are about to stop. Leadership is never handed to one of them.
+#[derive(Debug, Clone, Default)]
+pub struct Abstaining(Arc<RwLock<BTreeSet<NodeId>>>);
+
+impl Abstaining {
+    /// Notes whether a member stands.
+    pub fn note(&self, node: NodeId, stands: bool) {
+        if self.0.read().contains(&node) == stands {
+            let mut nodes = self.0.write();
+            if stands {
+                nodes.remove(&node);
+            } else {
+                nodes.insert(node);
+            }
+        }
+    }
+
+    /// Tells whether a member abstains.
+    pub fn has(&self, node: NodeId) -> bool {
+        self.0.read().contains(&node)
+    }
+}
+
 impl Place {
+    /// Returns who could lead instead of `own`, least lag first.
+    pub(crate) fn successors(&self, own: NodeId, heartbeat: Duration, exact: bool) -> Vec<NodeId> {
+        let mut found = candidates(&self.group.state(), own, heartbeat, exact);
+        found.retain(|node| !self.abstaining.has(*node));
+        found
+    }
+
     /// Hands leadership of this shard to `to`, or to whoever can win; does nothing when this node
     /// does not lead.
     ///
@@ -56,8 +91,8 @@ impl Place {
         if self.fence.leadership().is_none() {
             return Ok(());
         }
-        if candidates(&self.group.state(), own, heartbeat, false).is_empty() {
-            return Err("no voter has answered within two heartbeats".to_owned());
+        if self.successors(own, heartbeat, false).is_empty() {
+            return Err("no voter that stands has answered within two heartbeats".to_owned());
         }
         let Some(closed) = self.fence.close() else { return Ok(()) };
         let _gate = Reopening { place: self, leadership: closed };
@@ -86,7 +121,7 @@ impl Place {
     ) -> Option<NodeId> {
         let deadline = runtime::now() + CATCH_UP_MAX;
         loop {
-            let exact = candidates(&self.group.state(), own, heartbeat, true);
+            let exact = self.successors(own, heartbeat, true);
             let chosen = match to {
                 Some(to) => exact.contains(&to).then_some(to),
                 None => exact.first().copied(),

@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::ask::{Addressed, Ask, Delivery, GateLane, Stage, Stages, Ticket};
 use super::desk::{Outcome, Reply};
-use super::meter::Meter;
+use super::meter::{LaneLimits, Meter};
 use crate::ledger::{PauseReason, ShardId};
 use crate::peer::Link;
 use crate::runtime::{self, Instant};
@@ -51,7 +51,7 @@ pub(crate) struct Door {
     pub(crate) shard: ShardId,
     pub(crate) deliveries: mpsc::Sender<Delivery>,
     pub(crate) meter: Arc<Meter>,
-    pub(crate) queue_max: usize,
+    pub(crate) lanes: LaneLimits,
 }
 
 #[derive(Debug)]
@@ -153,7 +153,7 @@ impl Home {
                 refused.push((ticket, reply(Outcome::Paused(PauseReason::Restoring))));
                 continue;
             };
-            if !door.meter.enter(GateLane::of(&question), door.queue_max) {
+            if !door.meter.enter(GateLane::of(&question), door.lanes) {
                 refused.push((ticket, reply(Outcome::Overloaded)));
                 continue;
             }

@@ -1,6 +1,6 @@
 //! Counts and times of one shard's gate and batcher, written by many threads.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::ask::GateLane;
@@ -103,9 +103,20 @@ impl<const N: usize> Buckets<N> {
     }
 }
 
+/// How much may wait in a shard's queue.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LaneLimits {
+    /// Questions of all kinds.
+    pub(crate) all_max: usize,
+    /// Of those, places that placements can never take.
+    pub(crate) kept_for_finishes: usize,
+}
+
 /// One shard's meter.
 #[derive(Debug)]
 pub(crate) struct Meter {
+    /// The disk is full: new places are shed.
+    sheds_places: AtomicBool,
     granted: AtomicU64,
     replayed: AtomicU64,
     refused: [AtomicU64; REFUSALS.len()],
@@ -130,6 +141,7 @@ impl Default for Meter {
     fn default() -> Meter {
         let zero = || AtomicU64::new(0);
         Meter {
+            sheds_places: AtomicBool::new(false),
             granted: zero(),
             replayed: zero(),
             refused: std::array::from_fn(|_| zero()),
@@ -159,15 +171,32 @@ impl Meter {
         }
     }
 
-    /// Takes a place in a lane's queue, or says that it is full.
-    pub(crate) fn enter(&self, lane: GateLane, max: usize) -> bool {
+    /// Takes a place in a lane's queue, or says that there is none: placements can fill only their
+    /// part of it, the others all that placements left.
+    pub(crate) fn enter(&self, lane: GateLane, limits: LaneLimits) -> bool {
+        let (all, kept) = (limits.all_max as u64, limits.kept_for_finishes as u64);
+        let (max, is_open) = match lane {
+            GateLane::Place => {
+                (all.saturating_sub(kept), !self.sheds_places.load(Ordering::Relaxed))
+            }
+            GateLane::Finish => {
+                (all.saturating_sub(self.queued_places.load(Ordering::Acquire)).max(kept), true)
+            }
+        };
         let queued = self.queued(lane);
-        if queued.fetch_add(1, Ordering::AcqRel) >= max as u64 {
-            queued.fetch_sub(1, Ordering::AcqRel);
+        if !is_open || queued.fetch_add(1, Ordering::AcqRel) >= max {
+            if is_open {
+                queued.fetch_sub(1, Ordering::AcqRel);
+            }
             self.shed.fetch_add(1, Ordering::Relaxed);
             return false;
         }
         true
+    }
+
+    /// Sheds new placements from now on, or takes them again.
+    pub(crate) fn shed_places(&self, sheds: bool) {
+        self.sheds_places.store(sheds, Ordering::Relaxed);
     }
 
     /// Gives a place in a lane's queue back.
@@ -230,6 +259,10 @@ impl Meter {
         self.commit_seconds.record(took.as_secs_f64());
     }
 
+    pub(crate) fn applied(&self, took: Duration) {
+        self.apply_seconds.record(took.as_secs_f64());
+    }
+
     pub(crate) fn depth(&self, in_flight: usize, parked: usize) {
         self.in_flight.store(in_flight as u64, Ordering::Relaxed);
         self.parked.store(parked as u64, Ordering::Relaxed);
@@ -257,5 +290,36 @@ impl Meter {
             apply_seconds: self.apply_seconds.snapshot(),
             batch_commands: self.batch_commands.snapshot(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: LaneLimits = LaneLimits { all_max: 8, kept_for_finishes: 3 };
+
+    fn entered(meter: &Meter, lane: GateLane) -> usize {
+        (0..20).filter(|_| meter.enter(lane, LIMITS)).count()
+    }
+
+    #[test]
+    fn placements_can_never_fill_the_places_kept_for_finishes() {
+        let meter = Meter::default();
+        assert_eq!(entered(&meter, GateLane::Place), 5);
+        assert_eq!(entered(&meter, GateLane::Finish), 3);
+        meter.leave(GateLane::Place);
+        assert_eq!(entered(&meter, GateLane::Place), 1, "each lane gives back its own");
+    }
+
+    #[test]
+    fn a_full_disk_sheds_placements_and_nothing_else() {
+        let meter = Meter::default();
+        meter.shed_places(true);
+        assert_eq!(entered(&meter, GateLane::Place), 0);
+        assert_eq!(entered(&meter, GateLane::Finish), 8);
+        meter.shed_places(false);
+        assert_eq!(entered(&meter, GateLane::Place), 5);
+        assert_eq!(meter.traffic().shed, 20 + 12 + 15);
     }
 }

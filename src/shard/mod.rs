@@ -19,7 +19,9 @@ mod tests;
 mod writer;
 
 pub use desk::*;
+pub use fence::Bar;
 pub use forward::{FORWARD_FRAME, ForwardConversation};
+pub use handover::Abstaining;
 pub use opening::{ShardLimits, ShardService, open_shard};
 pub use router::Router;
 pub use status::*;

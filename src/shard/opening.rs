@@ -7,14 +7,14 @@ use tokio::sync::mpsc;
 
 use super::ask::{Addressed, Delivery, Outgoing};
 use super::desk::{Consistency, MemberSpec, Outcome, Question, Reply};
-use super::fence::Fence;
+use super::fence::{Bar, Fence};
 use super::flight::{FlightBoard, Flights};
 use super::gate::Gate;
-use super::handover::candidates;
+use super::handover::Abstaining;
 use super::home::{Door, reply};
-use super::meter::Meter;
+use super::meter::{LaneLimits, Meter};
 use super::router::{Place, Router};
-use super::status::ShardStatus;
+use super::status::{DigestStatus, ShardStatus};
 use super::writer::{AgreedClock, Writer, WriterLimits};
 use crate::ledger::{Command, NodeId, PauseReason, ShardId, UnixMs};
 use crate::raft::{Group, Replica};
@@ -29,12 +29,16 @@ pub struct ShardLimits {
     pub entry_bytes_max: usize,
     /// Entries in flight.
     pub entries_in_flight_max: usize,
-    /// Questions that may wait in each lane.
+    /// Questions that may wait, in both lanes together.
     pub queue_max: usize,
+    /// Of those, places that placements can never take.
+    pub finish_lane: usize,
     /// The longest that a question may wait for its entry.
     pub queue_age_max: Duration,
     /// Questions that may be parked.
     pub park_max: usize,
+    /// How long a follower goes by a leader that it does not hear.
+    pub lease: Duration,
     /// Time between heartbeats, for judging who could lead.
     pub heartbeat: Duration,
 }
@@ -47,8 +51,15 @@ pub struct ShardService {
 }
 
 /// Starts a shard's gate and batcher on this thread's runtime.
-pub fn open_shard(group: Group, limits: ShardLimits, clock: AgreedClock) -> ShardService {
-    let (service, writer, deliveries) = assemble(group, limits, clock);
+///
+/// `abstaining` is shared with whoever hears from the other members.
+pub fn open_shard(
+    group: Group,
+    limits: ShardLimits,
+    clock: AgreedClock,
+    abstaining: Abstaining,
+) -> ShardService {
+    let (service, writer, deliveries) = assemble(group, limits, clock, abstaining);
     runtime::spawn(writer.run(deliveries));
     service
 }
@@ -58,10 +69,11 @@ pub(super) fn assemble(
     group: Group,
     limits: ShardLimits,
     clock: AgreedClock,
+    abstaining: Abstaining,
 ) -> (ShardService, Writer, mpsc::Receiver<Delivery>) {
     let shard = group.shard();
     let replica = Arc::clone(group.replica());
-    let fence = Arc::new(Fence::new(group.clone(), limits.pause_after));
+    let fence = Arc::new(Fence::new(group.clone(), limits.pause_after, limits.lease));
     let meter = Arc::new(Meter::default());
     let board = Arc::new(FlightBoard::default());
     // Each delivery carries at least one question that has a place in a lane: as many as both lanes
@@ -88,8 +100,12 @@ pub(super) fn assemble(
         queue_age_max: limits.queue_age_max,
     };
     let writer = Writer::new(group.clone(), gate, writer_limits, clock);
-    let door = Door { shard, deliveries, meter: Arc::clone(&meter), queue_max: limits.queue_max };
-    let place = Place { group, replica, fence, meter, board, door };
+    let lanes = LaneLimits { all_max: limits.queue_max, kept_for_finishes: limits.finish_lane };
+    let door = Door { shard, deliveries, meter: Arc::clone(&meter), lanes };
+    let applied = Arc::clone(&meter);
+    replica.time_entries(Box::new(move |took| applied.applied(took)));
+    let digests = Arc::default();
+    let place = Place { group, replica, fence, meter, board, door, abstaining, digests };
     (ShardService { place, limits }, writer, receiver)
 }
 
@@ -114,9 +130,29 @@ impl ShardService {
         self.place.fence.may_propose().is_ok()
     }
 
-    /// Bars this node from answering for the shard, or lifts the bar.
-    pub fn bar(&self, reason: Option<PauseReason>) {
-        self.place.fence.bar(reason);
+    /// Bars this node from answering for the shard, or lifts the bar of this cause.
+    pub fn bar(&self, cause: Bar, reason: Option<PauseReason>) {
+        self.place.fence.bar(cause, reason);
+    }
+
+    /// Lets this node stand for the shard's election, or not, as far as this cause is concerned.
+    pub fn stand(&self, cause: Bar, stands: bool) {
+        self.place.fence.stand(cause, stands);
+    }
+
+    /// Sheds new placements from now on, or takes them again.
+    pub fn shed_places(&self, sheds: bool) {
+        self.place.meter.shed_places(sheds);
+    }
+
+    /// Tells whether this node is the leader, with or without a fresh quorum or an open gate.
+    pub fn is_leader(&self) -> bool {
+        self.place.fence.leadership().is_some()
+    }
+
+    /// Changes what is told of the comparison of digests.
+    pub fn note_digests(&self, change: impl FnOnce(&mut DigestStatus)) {
+        change(&mut self.place.digests.lock());
     }
 
     /// Hands leadership to `to`, or to whoever can win.
@@ -131,7 +167,7 @@ impl ShardService {
     /// Tells whether `to` could take the leadership now: it is a voter that answered within two
     /// heartbeats and lacks nothing.
     pub fn could_lead(&self, own: NodeId, to: NodeId) -> bool {
-        candidates(&self.place.group.state(), own, self.limits.heartbeat, true).contains(&to)
+        self.place.successors(own, self.limits.heartbeat, true).contains(&to)
     }
 
     /// Estimates ledger time now, as an entry would be stamped; `None` before anything was applied.
@@ -153,6 +189,7 @@ impl ShardService {
             Ok(_) => None,
             Err(reason) if self.place.fence.leadership().is_some() => Some(reason),
             Err(_) if state.leader.is_none() => Some(PauseReason::QuorumLost),
+            Err(_) if self.place.fence.leader_is_silent() => Some(PauseReason::QuorumLost),
             Err(_) => None,
         };
         let read = self.place.replica.read();
@@ -176,6 +213,7 @@ impl ShardService {
             checkpoint: checkpoint.map(|at| at.index).unwrap_or_default(),
             checkpoint_bytes: bytes,
             failed: state.failed,
+            digests: self.place.digests.lock().clone(),
         }
     }
 }

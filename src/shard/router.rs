@@ -13,9 +13,11 @@ use super::fence::Fence;
 use super::flight::FlightBoard;
 use super::forward::forward;
 use super::gate::{flight_key, read, stand_on};
+use super::handover::Abstaining;
 use super::home::{Door, Home, reply};
 use super::meter::Meter;
 use super::placement::shard_of;
+use super::status::DigestStatus;
 use crate::ledger::{Answer, Command, Foreseen, NodeId, PauseReason, Query, ShardId};
 use crate::peer::{Address, Lane, Link, Network};
 use crate::raft::{Group, Replica};
@@ -30,6 +32,8 @@ pub(crate) struct Place {
     pub(crate) meter: Arc<Meter>,
     pub(crate) board: Arc<FlightBoard>,
     pub(crate) door: Door,
+    pub(crate) abstaining: Abstaining,
+    pub(crate) digests: Arc<Mutex<DigestStatus>>,
 }
 
 /// The router of one node. One for all threads; each thread has a home of its own.
@@ -263,6 +267,9 @@ impl Router {
         if leader == Some(self.node) {
             return vec![reply(Outcome::Paused(PauseReason::Moving)); count];
         }
+        // A caller sent after a leader that is silent would wait there until its deadline.
+        let silent = place.fence.leader_is_silent();
+        let leader = leader.filter(|_| !silent);
         let member = leader.and_then(|leader| self.members.read().get(&leader).cloned());
         let Some(member) = member else {
             return vec![reply(Outcome::Paused(PauseReason::QuorumLost)); count];

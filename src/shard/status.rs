@@ -29,6 +29,12 @@ pub struct NodeStatus {
     pub uptime_ms: u64,
     /// Its wall clock.
     pub wall_clock: UnixMs,
+    /// What people call it.
+    pub name: Option<String>,
+    /// Its wall clock beside those of the others.
+    pub clocks: ClockStatus,
+    /// Why this node does not stand for election, when it does not.
+    pub abstains: Option<String>,
 }
 
 /// One shard on this node.
@@ -72,6 +78,23 @@ pub struct ShardStatus {
     pub checkpoint_bytes: u64,
     /// Why this replica failed, when it did.
     pub failed: Option<String>,
+    /// The comparison of digests between the replicas.
+    pub digests: DigestStatus,
+}
+
+/// What the comparison of digests found on this node.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct DigestStatus {
+    /// Comparisons in which this node, as leader, had a majority's word.
+    pub compared: u64,
+    /// The index of the last of them.
+    pub compared_at: LogIndex,
+    /// Replicas found that differ from a majority, and comparisons without a majority.
+    pub mismatches: u64,
+    /// Times that this replica was built anew because it differed.
+    pub rebuilt: u64,
+    /// What is wrong now, in words.
+    pub trouble: Option<String>,
 }
 
 /// Counts since the start of one shard on this node, as leader.
@@ -135,8 +158,29 @@ pub struct LogStatus {
     pub oldest_unsynced_ms: Option<u64>,
     /// Why the log takes nothing any more, when it does not.
     pub failed: Option<String>,
-    /// Time that a sync took.
-    pub sync_seconds: Histogram,
+    /// The median time of a sync, in µs.
+    pub sync_p50_us: u64,
+    /// The 99th percentile of the time of a sync, in µs.
+    pub sync_p99_us: u64,
+    /// The longest sync, in µs.
+    pub sync_max_us: u64,
+    /// Why the next segment could not be prepared or a dead one removed, when it could not.
+    pub housekeeping: Option<String>,
     /// Free bytes on its disk.
     pub disk_free_bytes: u64,
+    /// The disk is full: new places are shed until there is room again.
+    pub disk_full: bool,
+    /// The ballast was given up and could not be taken back yet.
+    pub ballast_released: bool,
+}
+
+/// The wall clocks of the members, as this node sees them.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ClockStatus {
+    /// Of each other member that answered lately: its clock minus this node's, in ms.
+    pub offset_ms: Vec<(NodeId, i64)>,
+    /// Whether a majority of all members, this node included, agrees within 2 s.
+    pub agrees: bool,
+    /// Whether this node is more than 2 s from a majority of all members: then it does not lead.
+    pub wild: bool,
 }

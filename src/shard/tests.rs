@@ -21,8 +21,10 @@ fn limits() -> ShardLimits {
         entry_bytes_max: 64 << 10,
         entries_in_flight_max: 2,
         queue_max: 1024,
+        finish_lane: 256,
         queue_age_max: LONG,
         park_max: 64,
+        lease: Duration::from_millis(400),
         heartbeat: Duration::from_millis(50),
     }
 }
@@ -50,7 +52,8 @@ impl Cluster {
             .collect();
         let (mut shards, mut routers) = (Vec::new(), Vec::new());
         for (seat, forward) in three.seats.iter().zip(&three.forwards) {
-            let shard = open_shard(seat.group.clone(), limits(), Arc::new(|| None));
+            let shard =
+                open_shard(seat.group.clone(), limits(), Arc::new(|| None), Default::default());
             let network = seat.network.clone();
             let services = std::slice::from_ref(&shard);
             let router = Router::open(seat.node, services, members.clone(), network);
@@ -160,7 +163,9 @@ fn a_transferred_leadership_answers_nothing_and_its_questions_move_on() {
         let new = cluster.leader().await;
         assert_ne!(new, old);
         until("news of the leader", || {
-            cluster.three.seats[old].group.leader() == Some(cluster.three.seats[new].node)
+            let place = &cluster.shards[old].place;
+            let leader = place.group.leader() == Some(cluster.three.seats[new].node);
+            leader && !place.fence.leader_is_silent()
         })
         .await;
         // Through the old one: the receipt and the refusal are the new leader's.
@@ -196,7 +201,9 @@ fn many_questions_of_a_leadership_that_is_moving_go_to_the_next_leader() {
         let new = cluster.leader().await;
         assert_ne!(new, old);
         until("news of the leader", || {
-            cluster.three.seats[old].group.leader() == Some(cluster.three.seats[new].node)
+            let place = &cluster.shards[old].place;
+            let leader = place.group.leader() == Some(cluster.three.seats[new].node);
+            leader && !place.fence.leader_is_silent()
         })
         .await;
         let second = Arc::clone(&cluster.routers[old]).answer_all(requests()).await;

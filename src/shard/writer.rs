@@ -189,6 +189,11 @@ impl Writer {
             return None;
         }
         let leader = self.gate.fence.may_propose().ok()?;
+        if self.gate.places.is_empty() && self.gate.finishes.is_empty() {
+            return None;
+        }
+        // Without a stamp they wait on: their age is bounded.
+        let stamp = self.stamp(leader)?;
         let mut builder = EntryBuilder::new(self.limits.entry_bytes_max);
         let mut commands = Vec::new();
         // Those that end or keep a hold go first; when both wait, places keep half of the entry.
@@ -200,7 +205,6 @@ impl Writer {
         if commands.is_empty() {
             return None;
         }
-        let stamp = self.stamp(leader);
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         let proposed_at = runtime::now();
@@ -239,7 +243,7 @@ impl Writer {
         }
     }
 
-    fn stamp(&mut self, leader: LeaderId) -> UnixMs {
+    fn stamp(&mut self, leader: LeaderId) -> Option<UnixMs> {
         let state = self.group.replica().read();
         let (applied, stamped) = (state.ledger.now(), state.stamped);
         drop(state);

@@ -1,6 +1,10 @@
 //! The steward: one for each shard on each node. On the leader it asks for what has fallen due; on
 //! every replica it makes checkpoints. It decides nothing: all that it asks for goes through the log.
 
+mod comparison;
+
+pub use comparison::Comparison;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,6 +32,8 @@ pub struct StewardRules {
     pub checkpoint_commands: u64,
     /// A checkpoint is due after so long with changes.
     pub checkpoint_every: Duration,
+    /// Replicas are compared this often while anything changes.
+    pub compare_every: Duration,
     /// The node that leads this shard when all is well.
     pub preferred: NodeId,
     /// This node.

@@ -123,6 +123,15 @@ impl Ballast {
         file.and_then(|file| file.length()).is_ok_and(|length| length == self.bytes)
     }
 
+    /// Returns how many bytes may still be written beside it.
+    ///
+    /// # Errors
+    ///
+    /// What the disk says.
+    pub fn free_bytes(&self) -> io::Result<u64> {
+        self.disk.free_bytes(&self.dir)
+    }
+
     /// Gives the room back, durably. Returns whether there was any to give.
     ///
     /// # Errors

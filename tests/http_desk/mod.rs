@@ -32,6 +32,7 @@ struct State {
     index: u64,
     now: UnixMs,
     forced: Option<Outcome>,
+    held_back: Option<tokio::sync::oneshot::Receiver<()>>,
     asked: Vec<(Consistency, Hop)>,
     status: NodeStatus,
     begun: Vec<MemberSpec>,
@@ -80,6 +81,7 @@ impl LedgerDesk {
                 index: 0,
                 now: START,
                 forced: None,
+                held_back: None,
                 asked: Vec::new(),
                 status,
                 begun: Vec::new(),
@@ -101,6 +103,14 @@ impl LedgerDesk {
     /// The next question gets this answer, and nothing is done.
     pub fn force(&self, outcome: Outcome) {
         self.state().forced = Some(outcome);
+    }
+
+    /// The next question is answered at once, and its answer is handed out only when the sender
+    /// speaks or is dropped.
+    pub fn hold_back(&self) -> tokio::sync::oneshot::Sender<()> {
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        self.state().held_back = Some(receiver);
+        sender
     }
 
     /// How many log entries there are.
@@ -158,8 +168,16 @@ impl State {
 
 impl Desk for LedgerDesk {
     fn ask(&self, request: Request) -> BoxFuture<'static, Reply> {
-        let reply = self.state().reply(request);
-        Box::pin(std::future::ready(reply))
+        let (reply, held_back) = {
+            let mut state = self.state();
+            (state.reply(request), state.held_back.take())
+        };
+        Box::pin(async move {
+            if let Some(held_back) = held_back {
+                let _ = held_back.await;
+            }
+            reply
+        })
     }
 
     fn ask_many(&self, requests: Vec<Request>) -> BoxFuture<'static, Vec<Reply>> {

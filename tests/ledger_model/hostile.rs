@@ -334,9 +334,10 @@ pub(crate) fn run(shots: &[Shot], forged: bool) -> u64 {
     shots.len() as u64
 }
 
-/// Makes units from nothing by a forged accept and writes off more than the item ever had. Either the
-/// writing off is refused, or the law that it breaks pauses the item; the ledger can be loaded again
-/// then, and also after an operator has resumed the item.
+/// Makes units from nothing by a forged accept. Writing off more than the item ever had is refused;
+/// selling more than it ever had breaks the law, which pauses the item. The ledger can be loaded again
+/// then, and also after an operator has resumed the item: in vain while the law is broken, and for
+/// good once the missing units have come in.
 pub(crate) fn break_a_law_and_resume() {
     let shard = ShardId(0);
     let settings = laws::settings(1);
@@ -351,7 +352,7 @@ pub(crate) fn break_a_law_and_resume() {
     };
     let to = BucketRef { home: shard, item: ItemNumber(1), bucket: BucketId(0) };
     let (from, change) = (BucketId(1), Change::Lower(3));
-    let (key, reason, mode) = ("a".to_string(), String::new(), Mode::Open);
+    let (key, reason) = ("a".to_string(), String::new());
     let commands = vec![
         Command::Define(Define {
             name: name.clone(),
@@ -361,16 +362,39 @@ pub(crate) fn break_a_law_and_resume() {
             if_revision: None,
         }),
         Command::AcceptStock(AcceptStock { to, from, sent: 4, floor_sent: 0 }),
-        Command::Adjust(Adjust { name: name.clone(), key, change, reason }),
+        Command::Adjust(Adjust { name: name.clone(), key, change, reason: reason.clone() }),
+        Command::Place(Place {
+            name: name.clone(),
+            region: None,
+            buyer: None,
+            key: "k".into(),
+            quantity: 4,
+            ttl_ms: None,
+            reference: None,
+        }),
     ];
-    let answers = ledger.apply(LogIndex(1), &Batch { stamp: UnixMs(1), commands });
-    let found = ledger.query(&Query::Item(name.clone()));
-    let Found::Item(item) = found else { panic!("the item is there, not {found:?}") };
-    let broken = item.invariant_broken;
-    let refused = matches!(answers[2], Answer::Refused(_));
-    assert!(broken || refused, "{answers:?} broke a law and nobody saw it");
-    ledger = laws::reload(shard, &settings, &mut ledger);
-    let commands = vec![Command::SetMode(SetMode { name, mode })];
-    ledger.apply(LogIndex(2), &Batch { stamp: UnixMs(2), commands });
-    laws::reload(shard, &settings, &mut ledger);
+    let broken = |ledger: &Ledger| {
+        let found = ledger.query(&Query::Item(name.clone()));
+        let Found::Item(item) = found else { panic!("the item is there, not {found:?}") };
+        item.invariant_broken
+    };
+    let mut index = 0;
+    let mut entry = |ledger: &mut Ledger, commands: Vec<Command>| {
+        index += 1;
+        let answers = ledger.apply(LogIndex(index), &Batch { stamp: UnixMs(index), commands });
+        *ledger = laws::reload(shard, &settings, ledger);
+        answers
+    };
+    let answers = entry(&mut ledger, commands);
+    assert!(matches!(answers[2], Answer::Refused(Refusal::StockCommitted { .. })), "{answers:?}");
+    assert!(broken(&ledger), "four of one are held and nobody saw it: {answers:?}");
+    let open = || Command::SetMode(SetMode { name: name.clone(), mode: Mode::Open });
+    entry(&mut ledger, vec![open()]);
+    assert!(broken(&ledger), "nothing has mended the law");
+    let (key, change) = ("b".to_string(), Change::Raise(3));
+    let raise = Command::Adjust(Adjust { name: name.clone(), key, change, reason });
+    entry(&mut ledger, vec![raise]);
+    assert!(broken(&ledger), "only an operator resumes the item");
+    entry(&mut ledger, vec![open()]);
+    assert!(!broken(&ledger), "the equations hold again");
 }

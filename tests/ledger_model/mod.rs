@@ -244,11 +244,13 @@ impl Model {
         let units = confirm.quantity.unwrap_or(hold.placed.quantity);
         if hold.state == State::Sold {
             let same = known || confirm.quantity.is_none_or(|units| units == hold.confirmed);
-            return if same {
-                Ok(self.view(at) + " replayed")
-            } else {
-                no("invalid field=quantity")
-            };
+            if !same {
+                return no("invalid field=quantity");
+            }
+            if !known {
+                self.holds[at].keys.push(("confirm", confirm.key.clone(), confirm.quantity));
+            }
+            return Ok(self.view(at) + " replayed");
         }
         let again = confirm.reacquire && self.dead(at);
         if !again {

@@ -78,7 +78,8 @@ impl World {
 fn replay(opened: &Opened, loaded: Loaded) -> Arc<Replica> {
     let Loaded { ledger, position, membership } = loaded;
     let from = position.map_or(0, |at| at.index.0 + 1);
-    let replica = Arc::new(Replica::new(SHARD, settings(), ledger, position, membership));
+    let replica =
+        Arc::new(Replica::new(SHARD, settings(), ledger, position, membership, LogIndex(0)));
     let tail = opened.shard_log().read(from..u64::MAX, usize::MAX).expect("readable");
     for (logged, index) in tail.into_iter().zip(from..) {
         assert_eq!(logged.position.index.0, index, "no gap behind the checkpoint");
@@ -359,14 +360,9 @@ fn a_database_of_another_cluster_stops_the_start() {
 fn entries_that_were_in_the_log_at_the_start_are_no_base_of_ledger_time() {
     run(async {
         let opened = World::new().open().await;
-        let replica = Replica::new(
-            SHARD,
-            settings(),
-            Ledger::new(SHARD, settings()),
-            None,
-            Default::default(),
-        );
-        let replica = replica.replaying_to(Some(LogIndex(1)));
+        let ledger = Ledger::new(SHARD, settings());
+        let members = Default::default();
+        let replica = Replica::new(SHARD, settings(), ledger, None, members, LogIndex(1));
         for index in 0..=1 {
             apply(&replica, &entry(1, index));
         }

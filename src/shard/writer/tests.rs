@@ -11,6 +11,7 @@ use crate::ledger::{
 use crate::raft::trial::{Alone, SHARD, define, item, run, until};
 use crate::shard::ask::Addressed;
 use crate::shard::desk::{Consistency, Reply};
+use crate::shard::fence::Bar;
 use crate::shard::home::Home;
 use crate::shard::opening::{ShardLimits, ShardService, assemble};
 use crate::storage::LogPosition;
@@ -23,8 +24,10 @@ fn limits() -> ShardLimits {
         entry_bytes_max: 64 << 10,
         entries_in_flight_max: 2,
         queue_max: 64,
+        finish_lane: 16,
         queue_age_max: LONG,
         park_max: 8,
+        lease: Duration::from_millis(400),
         heartbeat: Duration::from_millis(50),
     }
 }
@@ -47,7 +50,7 @@ impl Bench {
         let alone = Alone::start().await;
         alone.apply(&[define(item(1), total)]).await;
         let (service, writer, deliveries) =
-            assemble(alone.group.clone(), limits, Arc::new(|| None));
+            assemble(alone.group.clone(), limits, Arc::new(|| None), Default::default());
         let home = Home::open(vec![service.place.door.clone()], Arc::new(|_| false));
         let proposals = FuturesUnordered::new();
         Bench { alone, service, writer, deliveries, proposals, home }
@@ -415,7 +418,8 @@ fn two_entries_are_in_flight_and_not_a_third() {
 #[test]
 fn places_never_fill_the_lane_of_what_ends_or_keeps_a_hold() {
     run(async {
-        let mut bench = Bench::open(ShardLimits { queue_max: 2, ..limits() }, 100).await;
+        let mut bench =
+            Bench::open(ShardLimits { queue_max: 4, finish_lane: 2, ..limits() }, 100).await;
         let placed = bench.take(place("k", 1)).await;
         bench.commit().await;
         let (hold, _) = held(one(placed).await);
@@ -501,7 +505,7 @@ fn without_a_fresh_quorum_what_is_queued_is_paused_at_once_and_nothing_is_taken(
         let first = bench.take(place("a", 1)).await;
         let joined = bench.take(place("a", 1)).await;
         let parked = bench.take(place("b", 1)).await;
-        bench.service.bar(Some(PauseReason::QuorumLost));
+        bench.service.bar(Bar::Node, Some(PauseReason::QuorumLost));
         bench.work().await;
         for answers in [first, joined, parked] {
             assert_eq!(one(answers).await, Outcome::Paused(PauseReason::QuorumLost));

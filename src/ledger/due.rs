@@ -1,0 +1,123 @@
+//! A bucket's due holds: how many units they are, what sweeping them would give, and the sweeping.
+//!
+//! Promises: one entry's commands sweep a bounded number of holds between them, and what they are
+//! granted is judged by the same bound. Never walks all holds of a bucket or a slot.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::ops::Bound;
+
+use super::books::Books;
+use super::bucket::Bucket;
+use super::receipts::{buyer_hash, whole};
+use super::record::Standing;
+
+/// The most holds that the commands of one entry sweep between them, because they need the units: a
+/// command that needs more is told that too little is available, and finds more at its retry. A
+/// sweep costs less than a microsecond, so such an entry stays within a few milliseconds.
+pub(super) const SWEPT_FOR_COMMANDS_MAX: u32 = 2_048;
+/// The most holds of one buyer that are looked at to find the due ones; further ones count as live.
+const BUYERS_HOLDS_MAX: usize = 1_024;
+
+impl Bucket {
+    /// Units whose deadline has come and which are not swept.
+    pub(super) fn due(&self, now: u64) -> u64 {
+        self.deadlines.due_at(now)
+    }
+
+    /// Units that it could give now: available and due.
+    pub(super) fn free(&self, now: u64) -> u64 {
+        self.stock.available.saturating_add(self.due(now))
+    }
+
+    /// Units held by holds that are not due.
+    pub(super) fn live(&self, now: u64) -> u64 {
+        self.stock.held.saturating_sub(self.due(now))
+    }
+
+    /// The earliest deadline of a live hold, due ones included.
+    pub(super) fn next_due(&self) -> Option<u64> {
+        self.due_order.first().map(|first| first.0)
+    }
+
+    /// Units that it could give now to a command that wants `units`, if the command may sweep so
+    /// many holds: [`Bucket::free`], unless that would not be enough of them.
+    pub(super) fn within_reach(&self, now: u64, units: u64, sweeps: u32) -> u64 {
+        let free = self.free(now);
+        let needed = units.saturating_sub(self.stock.available);
+        // A due hold has at least one unit.
+        if units > free || needed <= u64::from(sweeps) {
+            return free;
+        }
+        let swept = self.first_due(now, needed, sweeps);
+        if swept >= needed { free } else { self.stock.available.saturating_add(swept) }
+    }
+
+    /// Units of the due holds that are swept first: at most `holds` of them, until `units`.
+    fn first_due(&self, now: u64, units: u64, holds: u32) -> u64 {
+        let due = self.due_order.range(..=(now, u16::MAX));
+        let mut heads: BinaryHeap<_> = due
+            .filter_map(|(_, slot)| {
+                let (at, sequence) = *self.slot(*slot)?.due.first()?;
+                Some(Reverse((at, *slot, sequence)))
+            })
+            .collect();
+        let mut sum = 0_u64;
+        for _ in 0..holds {
+            let Some(Reverse((at, number, sequence))) = heads.pop() else { break };
+            let Some(slot) = self.slot(number) else { continue };
+            sum = sum.saturating_add(slot.record(sequence).map_or(0, |record| record.open()));
+            if sum >= units {
+                break;
+            }
+            let later = (Bound::Excluded((at, sequence)), Bound::Included((now, u64::MAX)));
+            heads
+                .extend(slot.due.range(later).next().map(|next| Reverse((next.0, number, next.1))));
+        }
+        sum
+    }
+
+    /// Sweeps the hold whose deadline came first. False when none is due.
+    pub(super) fn sweep_first(&mut self, books: &mut Books) -> bool {
+        let now = books.now.0;
+        let Some((_, slot)) = self.due_order.first().filter(|first| first.0 <= now) else {
+            return false;
+        };
+        let slot = *slot;
+        let first = self.slot(slot).and_then(|slot| slot.due.first().copied());
+        let Some((_, sequence)) = first else { return false };
+        self.sweep(slot, sequence, books);
+        true
+    }
+
+    /// Sweeps one due hold.
+    pub(super) fn sweep(&mut self, slot: u16, sequence: u64, books: &mut Books) {
+        self.restate(slot, sequence, books, |record| record.standing = Standing::Expired);
+        books.swept = books.swept.saturating_add(1);
+        books.expired = books.expired.saturating_add(1);
+    }
+
+    /// Sweeps for a command until `units` are available; see [`Bucket::within_reach`].
+    pub(super) fn make_room(&mut self, units: u64, books: &mut Books) {
+        while self.stock.available < units && books.sweeps_left > 0 && self.sweep_first(books) {
+            books.sweeps_left = books.sweeps_left.saturating_sub(1);
+        }
+    }
+
+    /// A buyer's units at `now`: (held by holds that are not due, sold).
+    pub(super) fn usage(&self, slot: u16, buyer: &str, now: u64, secret: &[u8; 16]) -> (u64, u64) {
+        let Some(place) = self.slot(slot) else { return (0, 0) };
+        let hash = buyer_hash(secret, buyer);
+        let (held, sold) = place.buyers.of(hash);
+        if held == 0 {
+            return (0, sold);
+        }
+        let low = hash as u32;
+        let his = place.held.range((low, 0)..=(low, u32::MAX)).take(BUYERS_HOLDS_MAX);
+        let due = his
+            .filter_map(|(_, sequence)| place.record(whole(*sequence, place.next)))
+            .filter(|record| record.is_due(now) && record.buyer() == Some(buyer))
+            .fold(0_u64, |sum, record| sum.saturating_add(record.open()));
+        (held.saturating_sub(due), sold)
+    }
+}

@@ -1,0 +1,97 @@
+//! The pages that exist, one after the other, for a cut of the whole ledger.
+//!
+//! Promises: every page that exists comes once, in the order of [`PageId`], at a cost that does not
+//! grow with the number of pages before it. Never keeps a list of them.
+
+use super::bucket::Bucket;
+use super::bucket_page::{FLOORS_PER_PAGE, PAIRS_PER_PAGE};
+use super::item::{ADJUSTMENTS_PER_PAGE, ItemKey};
+use super::page::{Kind, PageId};
+use super::{BucketId, BucketRef, Ledger};
+use std::ops::Bound;
+
+impl Ledger {
+    /// The first page that exists after `page`; the first of all after `None`.
+    pub(super) fn page_after(&self, page: Option<PageId>) -> Option<PageId> {
+        let Some(page) = page else { return Some(PageId::META) };
+        let key = (page.home, page.item);
+        self.page_in_item(key, page).or_else(|| {
+            let next = self.items.range((Bound::Excluded(key), Bound::Unbounded)).next()?;
+            Some(PageId::of_item(Kind::Item, *next.0, 0))
+        })
+    }
+
+    fn page_in_item(&self, key: ItemKey, page: PageId) -> Option<PageId> {
+        let item = self.items.get(&key)?;
+        if page.kind < Kind::Item {
+            return Some(PageId::of_item(Kind::Item, key, 0));
+        }
+        if page.kind <= Kind::Adjustments {
+            let first = match page.kind {
+                Kind::Adjustments => first_of_next(page.number, ADJUSTMENTS_PER_PAGE),
+                Kind::Meta | Kind::Item => 0,
+                Kind::Bucket | Kind::Pairs | Kind::Floors | Kind::Records => 0,
+            };
+            if let Some((number, _)) = item.adjustments.range(first..).next() {
+                let number = number / ADJUSTMENTS_PER_PAGE;
+                return Some(PageId::of_item(Kind::Adjustments, key, number));
+            }
+        }
+        let kinds = [Kind::Bucket, Kind::Pairs, Kind::Floors, Kind::Records];
+        kinds.into_iter().filter(|kind| *kind >= page.kind).find_map(|kind| {
+            let after = (kind == page.kind).then_some(page);
+            self.page_in_buckets(key, kind, after)
+        })
+    }
+
+    /// The first page of that kind in an item's buckets, after `after`.
+    fn page_in_buckets(&self, item: ItemKey, kind: Kind, after: Option<PageId>) -> Option<PageId> {
+        let bucket = |bucket| BucketRef { home: item.0, item: item.1, bucket: BucketId(bucket) };
+        let first = after.map_or(0, |page| page.bucket.0);
+        self.buckets.range(bucket(first)..=bucket(u16::MAX)).find_map(|(key, bucket)| {
+            let after = after.filter(|page| page.bucket == key.bucket);
+            let (slot, number) =
+                bucket.page_after(kind, after.map(|page| (page.slot, page.number)))?;
+            Some(PageId::of_bucket(kind, *key, slot, number))
+        })
+    }
+}
+
+impl Bucket {
+    /// Slot and number of its first page of that kind, after those of `after`.
+    fn page_after(&self, kind: Kind, after: Option<(u16, u64)>) -> Option<(u16, u64)> {
+        let next = after.map_or(0, |(_, number)| number.saturating_add(1));
+        match kind {
+            Kind::Meta | Kind::Item | Kind::Adjustments => None,
+            Kind::Bucket => after.is_none().then_some((0, 0)),
+            Kind::Pairs => {
+                let first = u16::try_from(next.checked_mul(PAIRS_PER_PAGE.into())?).ok()?;
+                let (peer, _) = self.pairs.range(first..).next()?;
+                Some((0, u64::from(peer / PAIRS_PER_PAGE)))
+            }
+            Kind::Floors => {
+                let first = u16::try_from(next.checked_mul(FLOORS_PER_PAGE.into())?).ok()?;
+                let slots = u16::try_from(self.slots.len()).unwrap_or(u16::MAX);
+                let floor = |slot: &u16| self.slot(*slot).is_some_and(|slot| slot.floor > 1);
+                let slot = (first..slots).find(floor)?;
+                Some((0, u64::from(slot / FLOORS_PER_PAGE)))
+            }
+            Kind::Records => {
+                let from = after.map_or(0, |(slot, _)| slot);
+                let slots = (0..).zip(&self.slots).skip(usize::from(from));
+                slots.filter_map(|(number, slot)| Some((number, slot.as_ref()?))).find_map(
+                    |(number, slot)| {
+                        let first = if number == from { next } else { 0 };
+                        let (chunk, _) = slot.chunks.range(first..).next()?;
+                        Some((number, *chunk))
+                    },
+                )
+            }
+        }
+    }
+}
+
+/// The first number of the page after a page.
+fn first_of_next(page: u64, numbers: u64) -> u64 {
+    page.saturating_add(1).saturating_mul(numbers)
+}

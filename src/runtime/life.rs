@@ -1,0 +1,269 @@
+//! The life of a simulated process: its tasks, and the end of all of them at once.
+//!
+//! The simulator's executor has one set of tasks. A node that crashes must take its own with it, in
+//! the middle of whatever they do, and nobody else's. So each task spawned by a task of a life
+//! belongs to that life, openraft's included, and [`Life::end`] drops them all: none of them is
+//! polled again, as none runs on after `kill -9`.
+//!
+//! It promises that a task of a life that is over never runs. It never ends another life's task.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use openraft_rt::{AsyncRuntime, OptionalSend};
+use openraft_rt_sim::SimRuntime;
+use parking_lot::Mutex;
+
+thread_local! {
+    /// Whose task is running.
+    static PRESENT: RefCell<Option<Life>> = const { RefCell::new(None) };
+    /// What tasks of this thread panicked with.
+    static PANICS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+/// One life of a simulated process. Clones are the same life.
+#[derive(Clone, Default)]
+pub struct Life {
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    over: AtomicBool,
+    next: AtomicU64,
+    tasks: Mutex<BTreeMap<u64, Arc<dyn Mortal>>>,
+}
+
+/// A task that can be dropped from outside.
+trait Mortal: Send + Sync {
+    fn perish(&self);
+}
+
+struct Body<F> {
+    future: Mutex<Option<Pin<Box<F>>>>,
+}
+
+impl<F: Send> Mortal for Body<F> {
+    fn perish(&self) {
+        let future = self.future.lock().take();
+        drop(future);
+    }
+}
+
+impl std::fmt::Debug for Life {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Life").field("over", &self.is_over()).finish_non_exhaustive()
+    }
+}
+
+impl Life {
+    /// Begins a life.
+    pub fn begin() -> Life {
+        Life::default()
+    }
+
+    /// Tells whether it was ended.
+    pub fn is_over(&self) -> bool {
+        self.shared.over.load(Ordering::Acquire)
+    }
+
+    /// Returns the life whose task is running, if any.
+    pub fn present() -> Option<Life> {
+        PRESENT.with_borrow(Clone::clone)
+    }
+
+    /// Spawns a task that belongs to this life, and so does what it spawns.
+    pub fn spawn<F>(&self, future: F) -> <SimRuntime as AsyncRuntime>::JoinHandle<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        let body = Arc::new(Body { future: Mutex::new(Some(Box::pin(future))) });
+        let number = self.shared.next.fetch_add(1, Ordering::Relaxed);
+        if self.is_over() {
+            body.perish();
+        } else {
+            self.shared.tasks.lock().insert(number, Arc::clone(&body) as Arc<dyn Mortal>);
+        }
+        SimRuntime::spawn(Living { life: self.clone(), number, body })
+    }
+
+    /// Does something as this life would: what it spawns or drops belongs to it.
+    pub fn within<T>(&self, work: impl FnOnce() -> T) -> T {
+        let _present = Present::enter(Some(self.clone()));
+        work()
+    }
+
+    /// Ends it: every task of it is dropped now and never polled again. Must not be called from a
+    /// task of it.
+    pub fn end(&self) {
+        self.shared.over.store(true, Ordering::Release);
+        let tasks = std::mem::take(&mut *self.shared.tasks.lock());
+        self.within(|| {
+            for task in tasks.values() {
+                task.perish();
+            }
+        });
+    }
+}
+
+/// Spawns a task that belongs to no life: the world's own.
+pub fn spawn_in_the_world<F>(future: F) -> <SimRuntime as AsyncRuntime>::JoinHandle<F::Output>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    let _nobody = Present::enter(None);
+    SimRuntime::spawn(future)
+}
+
+/// Takes what tasks of lives on this thread have panicked with: a panic in a node is a fault, even
+/// where its runtime would have swallowed it.
+pub fn take_panics() -> Vec<String> {
+    PANICS.take()
+}
+
+/// Restores who was present before.
+struct Present(Option<Life>);
+
+impl Present {
+    fn enter(life: Option<Life>) -> Present {
+        Present(PRESENT.with_borrow_mut(|present| std::mem::replace(present, life)))
+    }
+}
+
+impl Drop for Present {
+    fn drop(&mut self) {
+        let before = self.0.take();
+        let own = PRESENT.with_borrow_mut(|present| std::mem::replace(present, before));
+        drop(own);
+    }
+}
+
+/// A task of a life, as the executor polls it.
+struct Living<F: Future> {
+    life: Life,
+    number: u64,
+    body: Arc<Body<F>>,
+}
+
+impl<F: Future + Send> Future for Living<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let taken = self.body.future.lock().take();
+        // Its life is over: it neither goes on nor ends.
+        let Some(mut future) = taken else { return Poll::Pending };
+        let _present = Present::enter(Some(self.life.clone()));
+        let work = std::panic::AssertUnwindSafe(|| future.as_mut().poll(cx));
+        match std::panic::catch_unwind(work) {
+            Ok(Poll::Ready(output)) => {
+                self.life.shared.tasks.lock().remove(&self.number);
+                Poll::Ready(output)
+            }
+            Ok(Poll::Pending) => {
+                *self.body.future.lock() = Some(future);
+                Poll::Pending
+            }
+            Err(panic) => {
+                self.life.shared.tasks.lock().remove(&self.number);
+                let words = panic.downcast_ref::<String>().cloned();
+                let words = words.or_else(|| panic.downcast_ref::<&str>().map(|s| s.to_string()));
+                PANICS.with_borrow_mut(|all| all.push(words.unwrap_or_default()));
+                std::panic::resume_unwind(panic)
+            }
+        }
+    }
+}
+
+/// The simulator's runtime, with lives.
+#[derive(Debug)]
+pub struct SimRt(SimRuntime);
+
+impl SimRt {
+    /// A runtime whose random streams derive from `seed`.
+    pub fn with_seed(seed: u64) -> SimRt {
+        SimRt(SimRuntime::with_seed(seed))
+    }
+}
+
+impl AsyncRuntime for SimRt {
+    type JoinError = <SimRuntime as AsyncRuntime>::JoinError;
+    type JoinHandle<T: OptionalSend + 'static> = <SimRuntime as AsyncRuntime>::JoinHandle<T>;
+    type Sleep = <SimRuntime as AsyncRuntime>::Sleep;
+    type Instant = <SimRuntime as AsyncRuntime>::Instant;
+    type TimeoutError = <SimRuntime as AsyncRuntime>::TimeoutError;
+    type Timeout<R, T: Future<Output = R> + OptionalSend> =
+        <SimRuntime as AsyncRuntime>::Timeout<R, T>;
+    type ThreadLocalRng = <SimRuntime as AsyncRuntime>::ThreadLocalRng;
+    type Mpsc = <SimRuntime as AsyncRuntime>::Mpsc;
+    type Watch = <SimRuntime as AsyncRuntime>::Watch;
+    type Oneshot = <SimRuntime as AsyncRuntime>::Oneshot;
+    type Mutex<T: OptionalSend + 'static> = <SimRuntime as AsyncRuntime>::Mutex<T>;
+
+    fn spawn<T>(future: T) -> Self::JoinHandle<T::Output>
+    where
+        T: Future + OptionalSend + 'static,
+        T::Output: OptionalSend + 'static,
+    {
+        match Life::present() {
+            Some(life) => life.spawn(future),
+            None => SimRuntime::spawn(future),
+        }
+    }
+
+    fn sleep(duration: Duration) -> Self::Sleep {
+        SimRuntime::sleep(duration)
+    }
+
+    fn sleep_until(deadline: Self::Instant) -> Self::Sleep {
+        SimRuntime::sleep_until(deadline)
+    }
+
+    fn timeout<R, F: Future<Output = R> + OptionalSend>(
+        duration: Duration,
+        future: F,
+    ) -> Self::Timeout<R, F> {
+        SimRuntime::timeout(duration, future)
+    }
+
+    fn timeout_at<R, F: Future<Output = R> + OptionalSend>(
+        deadline: Self::Instant,
+        future: F,
+    ) -> Self::Timeout<R, F> {
+        SimRuntime::timeout_at(deadline, future)
+    }
+
+    fn is_panic(join_error: &Self::JoinError) -> bool {
+        SimRuntime::is_panic(join_error)
+    }
+
+    fn thread_rng() -> Self::ThreadLocalRng {
+        SimRuntime::thread_rng()
+    }
+
+    fn new(threads: usize) -> Self {
+        SimRt(SimRuntime::new(threads))
+    }
+
+    fn block_on<F, T>(&mut self, future: F) -> T
+    where
+        F: Future<Output = T>,
+    {
+        self.0.block_on(future)
+    }
+
+    fn spawn_blocking<F, T>(f: F) -> impl Future<Output = Result<T, std::io::Error>> + Send
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        SimRuntime::spawn_blocking(f)
+    }
+}

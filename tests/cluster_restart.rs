@@ -1,0 +1,135 @@
+//! Real nodes that die and come back: all at once, one after the other, in good order and not.
+
+mod cluster;
+
+use std::time::Duration;
+
+use cluster::{Buying, Fleet, Plan, pass, rounds, seed};
+use tokio::time::Instant;
+
+/// Case S04: what was acknowledged is there when every process was killed at once.
+#[tokio::test]
+async fn all_nodes_killed_at_once_under_load_lose_nothing_acknowledged() {
+    let seed = seed();
+    let mut fleet = Fleet::start(Plan::new(3, 2)).await;
+    fleet.put_units("ticket", 1_000_000).await;
+    let buying = Buying::start("ticket", fleet.all_http(), 12, seed);
+    for round in 0..rounds(4) {
+        buying.wait_grants(50).await;
+        let all = fleet.running();
+        fleet.kill_all(&all);
+        let from = Instant::now();
+        for id in all {
+            fleet.start_node(id);
+        }
+        fleet.wait_ready().await;
+        println!("round {round}: ready {:?} after the start", from.elapsed());
+        buying.wait_grants(10).await;
+    }
+    buying.wait_grants(50).await;
+    let books = buying.finish().await;
+    println!("{} holds; {:?}", books.kept.len(), books.told);
+    books.verify(&fleet, "ticket").await;
+}
+
+/// Cases C25, H18: each node in turn is told to end, ends in good order within its bound, and comes
+/// back; buyers notice nothing that a retry with the same key does not settle.
+#[tokio::test]
+async fn rolling_restart_under_load_loses_nothing_and_every_node_ends_in_good_order() {
+    let seed = seed();
+    let mut fleet = Fleet::start(Plan::new(3, 4)).await;
+    fleet.put_units("ticket", 1_000_000).await;
+    let buying = Buying::start("ticket", fleet.all_http(), 12, seed);
+    let mut ends = Vec::new();
+    for _ in 0..rounds(1) {
+        for id in fleet.ids() {
+            buying.wait_grants(60).await;
+            ends.push(Instant::now());
+            let from = Instant::now();
+            fleet.terminate(id);
+            let status = fleet.wait_exit(id, Duration::from_secs(10)).await;
+            println!("node {id} ended after {:?}", from.elapsed());
+            assert_eq!(status.code(), Some(0), "node {id}: {}", fleet.words(id));
+            fleet.start_node(id);
+            fleet.wait_ready().await;
+        }
+    }
+    buying.wait_grants(60).await;
+    let books = buying.finish().await;
+    for end in ends {
+        println!("SIGTERM -> next grant: {:?}", books.outage_after(end));
+    }
+    println!("{} holds; {:?}; longest {:?}", books.kept.len(), books.told, books.longest);
+    assert!(books.open.is_empty(), "never answered: {:?}", books.open);
+    books.verify(&fleet, "ticket").await;
+}
+
+/// Case H18: half-sent requests and idle connections do not keep a node from ending.
+#[tokio::test]
+async fn node_ends_in_time_beside_half_sent_requests_and_idle_connections() {
+    use tokio::io::AsyncWriteExt;
+    let seed = seed();
+    let mut fleet = Fleet::start(Plan::new(3, 2).set("http.drain_ms", 2_000)).await;
+    fleet.put_units("ticket", 1_000_000).await;
+    let leader = fleet.leader_of("ticket").await;
+    let mut half = Vec::new();
+    for n in 0..100 {
+        let mut caller = fleet.caller(leader);
+        let stream = caller.connected().await.expect("the node is up");
+        if n % 2 == 0 {
+            let part = "POST /v1/items/ticket/holds HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n";
+            stream.write_all(part.as_bytes()).await.expect("sent");
+        }
+        half.push(caller);
+    }
+    let buying = Buying::start("ticket", fleet.all_http(), 8, seed);
+    buying.wait_grants(40).await;
+    let from = Instant::now();
+    fleet.terminate(leader);
+    let status = fleet.wait_exit(leader, Duration::from_secs(10)).await;
+    println!("ended after {:?}", from.elapsed());
+    assert_eq!(status.code(), Some(0), "{}", fleet.words(leader));
+    buying.wait_grants(40).await;
+    fleet.start_node(leader);
+    fleet.wait_ready().await;
+    let books = buying.finish().await;
+    books.verify(&fleet, "ticket").await;
+}
+
+/// Case C09: the log was purged three times over; one after the other and then all start again.
+#[tokio::test]
+async fn nodes_start_again_after_their_logs_were_purged() {
+    let seed = seed();
+    let plan = Plan::new(3, 1)
+        .set("checkpoint.commands", 100)
+        .set("checkpoint.interval_ms", 200)
+        .set("checkpoint.log_bytes", 65_536);
+    let mut fleet = Fleet::start(plan).await;
+    fleet.put_units("ticket", 1_000_000).await;
+    let buying = Buying::start("ticket", fleet.all_http(), 12, seed);
+    buying.wait_grants(400).await;
+    for id in fleet.ids() {
+        let purged = cluster::wait_for("the log is purged", cluster::SOON, async || {
+            let purged = fleet.metrics(id).await.sum("holdfast_shard_purged_index", &[]);
+            if purged > 0.0 { Ok(purged) } else { Err(format!("{purged}")) }
+        })
+        .await;
+        println!("node {id}: purged up to {purged}");
+        fleet.kill(id);
+        fleet.start_node(id);
+        fleet.wait_ready().await;
+        buying.wait_grants(100).await;
+    }
+    let all = fleet.running();
+    fleet.kill_all(&all);
+    let from = Instant::now();
+    for id in all {
+        fleet.start_node(id);
+    }
+    fleet.wait_ready().await;
+    println!("ready {:?} after the start", from.elapsed());
+    assert!(from.elapsed() < Duration::from_secs(10));
+    let books = buying.finish().await;
+    pass(Duration::from_millis(300)).await;
+    books.verify(&fleet, "ticket").await;
+}

@@ -1,0 +1,351 @@
+//! The beginning and the end of a run: the cluster is founded; everything is healed, every shard must
+//! commit again, and everything that was ever said is compared with what is found.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use holdfast::api::{Adopted, Digests, Hold, HoldList, HoldState};
+use holdfast::ledger::{ItemName, home_shard};
+use holdfast::runtime::{self, now};
+use serde_json::json;
+
+use super::books::{Books, Refusal, moment};
+use super::judge::parsed;
+use super::plan::NODES;
+use super::world::{Answer, Ask, Told, World};
+
+/// After healing, every shard commits within this.
+const COMMIT_WITHIN: Duration = Duration::from_secs(10);
+/// And every replica has caught up within this.
+const LEVEL_WITHIN: Duration = Duration::from_secs(60);
+/// The longest that a client's request may sit in a socket.
+const SOCKET_MAX: Duration = Duration::from_secs(7);
+
+/// Asks until there is an answer of this status.
+async fn ask_until(world: &Arc<World>, at: usize, ask: Ask, status: &[u16]) -> Answer {
+    loop {
+        if let Told::Answer(answer) = world.call(at, ask.clone()).await
+            && status.contains(&answer.status)
+        {
+            return answer;
+        }
+        runtime::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Returns an item name whose home is this shard.
+fn probe_of(world: &World, shard: u16) -> String {
+    let name = |n: u32| format!("probe-{n}");
+    let home = |item: String| {
+        home_shard(&ItemName { tenant: "default".to_owned(), item }, world.plan.shards)
+    };
+    let found = (0..).find(|n| home(name(*n)).0 == shard);
+    name(found.expect("some name hashes to every shard"))
+}
+
+/// Makes a cluster of three empty nodes and fills its shop.
+pub(crate) async fn found(world: &Arc<World>) -> Result<(), String> {
+    (0..NODES).for_each(|at| world.start(at));
+    let hex = |n: u64| format!("{n:032x}");
+    let mut members = Vec::new();
+    for at in 0..NODES {
+        let body = json!({
+            "cluster_id": hex(world.plan.seed + 1),
+            "node": at + 1,
+            "settings": {
+                "shards": world.plan.shards, "tag_key": hex(world.plan.seed + 2), "slots": 16,
+                "sweep_max": 8, "receipt_retention_ms": 86_400_000_u64,
+                "sold_retention_ms": 7_776_000_000_u64,
+            },
+        });
+        let answer =
+            ask_until(world, at, Ask::post("/admin/v1/adopt", "adopt", body), &[200]).await;
+        let Adopted { log_uuid, peer_addr, http_addr, region } = parsed(&answer)?;
+        members.push(json!({
+            "node": at + 1, "log_uuid": log_uuid, "peer_addr": peer_addr,
+            "http_addr": http_addr, "region": region,
+        }));
+    }
+    for at in 0..NODES {
+        let ask = Ask::post("/admin/v1/begin", "begin", json!({ "members": members }));
+        ask_until(world, at, ask, &[200]).await;
+    }
+    for item in &world.plan.items {
+        let mut body = json!({
+            "total": item.total,
+            "hold": {"ttl_ms": item.ttl_ms, "max_ttl_ms": 3_600_000, "max_extends": item.max_extends},
+        });
+        if let Some(limit) = item.limit_per_buyer {
+            body["limit_per_buyer"] = json!(limit);
+        }
+        put(world, &item.name, body).await;
+    }
+    for shard in 0..world.plan.shards {
+        put(world, &probe_of(world, shard), json!({"total": 1_000})).await;
+    }
+    Ok(())
+}
+
+async fn put(world: &Arc<World>, item: &str, body: serde_json::Value) {
+    ask_until(world, 0, Ask::put(format!("/v1/items/{item}"), body), &[200, 201]).await;
+}
+
+/// Takes every fault back.
+pub(crate) fn heal(world: &Arc<World>) {
+    world.trace.say("everything is healed");
+    world.wire.heal();
+    world.wire.behave(world.plan.wire.clone());
+    for (at, machine) in world.machines.iter().enumerate() {
+        machine.disk.set_sync_delay(world.plan.sync);
+        machine.disk.set_hung(false);
+        machine.disk.set_capacity(None);
+        machine.offset_ms.store(0, Ordering::Relaxed);
+        if let Some(why) = world.failure(at) {
+            world.trace.say(format!("n{} had failed: {why}", at + 1));
+            world.kill(at);
+        }
+        world.start(at);
+    }
+}
+
+/// Every shard commits again soon.
+pub(crate) async fn commit_everywhere(world: &Arc<World>) -> Result<(), String> {
+    let healed = now();
+    for shard in 0..world.plan.shards {
+        let item = probe_of(world, shard);
+        let mut tries = 0;
+        loop {
+            let key = format!("probe-{shard}");
+            let ask = Ask::post(format!("/v1/items/{item}/holds"), &key, json!({"quantity": 1}));
+            let told = world.call(tries % NODES, ask).await;
+            if matches!(&told, Told::Answer(answer) if matches!(answer.status, 200 | 201)) {
+                break;
+            }
+            if now() - healed > COMMIT_WITHIN {
+                return Err(format!("shard {shard} does not commit after healing: {told:?}"));
+            }
+            tries += 1;
+            runtime::sleep(Duration::from_millis(50)).await;
+        }
+    }
+    world.trace.say(format!("every shard commits after {:?}", now() - healed));
+    Ok(())
+}
+
+/// Lets what sits in sockets arrive, opens every item, and waits until all replicas are level.
+pub(crate) async fn settle(world: &Arc<World>) -> Result<(), String> {
+    runtime::sleep(SOCKET_MAX).await;
+    for item in &world.plan.items {
+        let ask = Ask {
+            method: "POST",
+            path: format!("/v1/items/{}/resume", item.name),
+            key: None,
+            body: None,
+            deadline_ms: 2_000,
+        };
+        ask_until(world, 0, ask, &[200]).await;
+    }
+    let begun = now();
+    loop {
+        let mut applied = Vec::new();
+        for at in 0..NODES {
+            if let Told::Answer(answer) = world.call(at, Ask::get("/admin/v1/digest")).await
+                && answer.status == 200
+            {
+                let digests: Digests = parsed(&answer)?;
+                applied.push(digests.shards.iter().map(|one| one.applied).collect::<Vec<_>>());
+            }
+        }
+        if applied.len() == NODES && applied.iter().all(|one| *one == applied[0]) {
+            return Ok(());
+        }
+        if now() - begun > LEVEL_WITHIN {
+            let why: Vec<_> = (0..NODES).map(|at| (world.is_up(at), world.failure(at))).collect();
+            return Err(format!("the replicas are not level after healing: {applied:?} {why:?}"));
+        }
+        runtime::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// Reads everything back and compares it with everything that was said.
+pub(crate) async fn read_back(world: &Arc<World>, books: &mut Books) -> Result<(), String> {
+    let mut found = BTreeMap::new();
+    for at in 0..world.plan.items.len() {
+        let holds = list(world, at).await?;
+        check_sums(world, at, &holds).await?;
+        check_limit(world, at, &holds)?;
+        for hold in holds {
+            let key = hold.reference.clone().ok_or("a hold without its reference")?;
+            books.see_hold(&key, moment(), &hold)?;
+            if books.keys[&key].item != at {
+                return Err(format!("a hold of another item: {hold:?}"));
+            }
+            books.holds[&hold.id].check_end(&hold)?;
+            check_time(world, books, &hold)?;
+            if found.insert(key.clone(), hold).is_some() {
+                return Err(format!("key {key} has two holds"));
+            }
+        }
+    }
+    check_keys(books, &found)?;
+    check_pauses(books)?;
+    books.refusals.iter().try_for_each(|refusal| check_refusal(world, books, &found, refusal))
+}
+
+/// Lists every hold of an item.
+async fn list(world: &Arc<World>, at: usize) -> Result<Vec<Hold>, String> {
+    let name = &world.plan.items[at].name;
+    let mut all = Vec::new();
+    let mut cursor = String::new();
+    loop {
+        let path = format!("/v1/holds?item={name}&limit=200{cursor}");
+        let answer = ask_until(world, all.len() % NODES, Ask::get(path), &[200]).await;
+        let page: HoldList = parsed(&answer)?;
+        all.extend(page.holds);
+        match page.next_cursor {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => return Ok(all),
+        }
+    }
+}
+
+/// The holds are the sums, on every replica.
+async fn check_sums(world: &Arc<World>, at: usize, holds: &[Hold]) -> Result<(), String> {
+    let name = &world.plan.items[at].name;
+    let sold: u64 = holds.iter().map(|hold| hold.sold).sum();
+    for node in 0..NODES {
+        let path = format!("/v1/items/{name}/audit?consistency=local");
+        let answer = ask_until(world, node, Ask::get(path), &[200]).await;
+        let audit: holdfast::api::Audit = parsed(&answer)?;
+        if audit.sold != sold {
+            return Err(format!("n{}: {sold} are sold by the holds: {audit:?}", node + 1));
+        }
+        let held: u64 = holds
+            .iter()
+            .filter(|hold| hold.state == HoldState::Held)
+            .map(|hold| hold.quantity)
+            .sum();
+        let due: u64 = audit.buckets.iter().map(|bucket| bucket.due).sum();
+        if audit.held - due > held {
+            return Err(format!("n{}: {held} are held by the holds: {audit:?}", node + 1));
+        }
+    }
+    Ok(())
+}
+
+fn check_limit(world: &World, at: usize, holds: &[Hold]) -> Result<(), String> {
+    let Some(limit) = world.plan.items[at].limit_per_buyer else { return Ok(()) };
+    let mut by_buyer: BTreeMap<&str, u64> = BTreeMap::new();
+    for hold in holds {
+        let units = if hold.state == HoldState::Held { hold.quantity } else { hold.sold };
+        *by_buyer.entry(hold.buyer.as_deref().unwrap_or_default()).or_default() += units;
+    }
+    match by_buyer.into_iter().find(|(_, units)| *units > limit) {
+        Some((buyer, units)) => Err(format!("{buyer} has {units}, the limit is {limit}")),
+        None => Ok(()),
+    }
+}
+
+/// A confirm that did not re-acquire came before the deadline, by ledger time; a refusal as expired
+/// did not.
+fn check_time(world: &World, books: &Books, hold: &Hold) -> Result<(), String> {
+    let book = &books.holds[&hold.id];
+    if let Some((shard, index)) = book.confirmed_at.filter(|_| !book.reacquire_sent)
+        && let Some(time) = world.judge.time_before(shard, index)
+        && time >= hold.expires_at.0
+    {
+        return Err(format!("sold after its end ({time} before {shard}:{index}): {hold:?}"));
+    }
+    for (shard, index) in &book.refused_as_expired {
+        let time = world.judge.time_from(*shard, *index);
+        if !book.reacquire_sent && time.is_some_and(|time| time < hold.expires_at.0) {
+            return Err(format!("refused as expired too early, at {shard}:{index}: {hold:?}"));
+        }
+    }
+    Ok(())
+}
+
+/// Every key has the effect that was told, and no other.
+fn check_keys(books: &Books, found: &BTreeMap<String, Hold>) -> Result<(), String> {
+    for (key, book) in &books.keys {
+        match (found.get(key), &book.hold) {
+            (None, Some(hold)) => {
+                return Err(format!("an acknowledged hold is lost: {key} {hold}"));
+            }
+            (Some(hold), None) if book.unknown == 0 => {
+                return Err(format!("a refusal had an effect: {key} {book:?} {hold:?}"));
+            }
+            (Some(hold), _) if book.voided.is_some() => {
+                return Err(format!("a voided key has a hold: {key} {hold:?}"));
+            }
+            (Some(_) | None, _) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Nothing was granted while an item was certainly paused.
+fn check_pauses(books: &Books) -> Result<(), String> {
+    for pause in books.pauses.iter() {
+        let Some(until) = pause.until else { continue };
+        // A resume in some socket may have opened it meanwhile.
+        if books.modes_unsure.contains_key(&pause.item) {
+            continue;
+        }
+        let within = books
+            .grants
+            .iter()
+            .find(|(item, sent, told)| *item == pause.item && *sent > pause.from && *told < until);
+        if let Some(grant) = within {
+            return Err(format!("granted while paused: {grant:?} {pause:?}"));
+        }
+    }
+    Ok(())
+}
+
+/// A refusal for want of stock was true at some moment of its request: even if everything that was
+/// ever granted and might have been there then was there, less was free than it says.
+fn check_refusal(
+    world: &World,
+    books: &Books,
+    found: &BTreeMap<String, Hold>,
+    refusal: &Refusal,
+) -> Result<(), String> {
+    let mut total = i128::from(world.plan.items[refusal.item].total);
+    for change in books.adjustments.iter().filter(|one| one.item == refusal.item && !one.refused) {
+        let surely_before = change.acked.is_some_and(|acked| acked < refusal.sent);
+        if (change.delta < 0 && change.sent < refusal.answered)
+            || (change.delta > 0 && surely_before)
+        {
+            total += i128::from(change.delta);
+        }
+    }
+    let mut moments = BTreeSet::from([refusal.sent]);
+    let mut spans = Vec::new();
+    for (key, hold) in found {
+        let book = &books.keys[key];
+        if book.item != refusal.item || book.first_sent > refusal.answered {
+            continue;
+        }
+        // After it had gone it may have come back only by re-acquiring.
+        let held = &books.holds[&hold.id];
+        let gone = held.gone_by.filter(|_| !held.reacquire_sent).unwrap_or(u64::MAX);
+        if gone >= refusal.sent {
+            moments.insert(book.first_sent.max(refusal.sent));
+            spans.push((book.first_sent, gone, i128::from(hold.quantity)));
+        }
+    }
+    let most_taken = moments.iter().map(|at| {
+        let there = spans.iter().filter(|(from, to, _)| from <= at && at <= to);
+        there.map(|(_, _, units)| *units).sum::<i128>()
+    });
+    let most = most_taken.max().unwrap_or(0);
+    if total - most >= i128::from(refusal.wanted) {
+        return Err(format!(
+            "refused with stock free: at most {most} of {total} were taken: {refusal:?}"
+        ));
+    }
+    Ok(())
+}

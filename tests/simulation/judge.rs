@@ -1,0 +1,176 @@
+//! What every single answer must agree with: the order of the logs, ledger time, digests, sums.
+
+use std::collections::BTreeMap;
+
+use holdfast::api;
+use parking_lot::Mutex;
+
+use super::world::{Answer, Ask, Commit};
+
+/// Checks each answer against all others that were heard, whoever gave them.
+#[derive(Default)]
+pub(crate) struct Judge {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    broken: Vec<String>,
+    /// (shard, index) → the leader id of that entry.
+    leaders: BTreeMap<(u16, u64), (u64, u64)>,
+    /// (shard, index) → ledger time after that entry.
+    times: BTreeMap<(u16, u64), u64>,
+    /// (shard, index) → digest after that entry.
+    digests: BTreeMap<(u16, u64), String>,
+}
+
+impl Judge {
+    /// Notes that a law is broken.
+    pub(crate) fn broken(&self, law: &str) {
+        self.state.lock().broken.push(law.to_owned());
+    }
+
+    /// Tells whether a law was broken.
+    pub(crate) fn is_broken(&self) -> bool {
+        !self.state.lock().broken.is_empty()
+    }
+
+    /// Returns what was broken.
+    pub(crate) fn verdict(&self) -> Vec<String> {
+        self.state.lock().broken.clone()
+    }
+
+    /// Returns the greatest ledger time that was heard of an index before this one.
+    pub(crate) fn time_before(&self, shard: u16, index: u64) -> Option<u64> {
+        let state = self.state.lock();
+        state.times.range((shard, 0)..(shard, index)).next_back().map(|(_, time)| *time)
+    }
+
+    /// Returns the least ledger time that was heard of this index or a later one.
+    pub(crate) fn time_from(&self, shard: u16, index: u64) -> Option<u64> {
+        let state = self.state.lock();
+        state.times.range((shard, index)..=(shard, u64::MAX)).next().map(|(_, time)| *time)
+    }
+
+    /// Takes an answer in.
+    ///
+    /// # Errors
+    ///
+    /// The law that it breaks.
+    pub(crate) fn hear(&self, ask: &Ask, answer: &Answer) -> Result<(), String> {
+        if answer.status == 500 {
+            return Err(format!("{} {}: a 500: {}", ask.method, ask.path, answer.body));
+        }
+        if let Some(commit) = answer.commit {
+            self.hear_commit(commit)?;
+        }
+        if answer.status != 200 {
+            return Ok(());
+        }
+        let path = ask.path.split('?').next().unwrap_or_default();
+        if path.ends_with("/audit") {
+            self.hear_audit(answer)
+        } else if path.ends_with("/availability") {
+            self.hear_availability(answer)
+        } else if path == "/admin/v1/digest" {
+            self.hear_digests(answer)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// One leader id at each index, and none less than one before it.
+    fn hear_commit(&self, commit: Commit) -> Result<(), String> {
+        let mut state = self.state.lock();
+        let at = (commit.shard, commit.index);
+        let leader = (commit.term, commit.node);
+        let known = *state.leaders.entry(at).or_insert(leader);
+        if known != leader {
+            return Err(format!("two leaders at {at:?}: {known:?} and {leader:?}"));
+        }
+        let before = state.leaders.range((commit.shard, 0)..at).next_back();
+        if let Some((index, earlier)) = before.filter(|(_, earlier)| **earlier > leader) {
+            return Err(format!("leader ids fall: {earlier:?} at {index:?}, {leader:?} at {at:?}"));
+        }
+        let after = state.leaders.range(at..=(commit.shard, u64::MAX)).nth(1);
+        if let Some((index, later)) = after.filter(|(_, later)| **later < leader) {
+            return Err(format!("leader ids fall: {leader:?} at {at:?}, {later:?} at {index:?}"));
+        }
+        Ok(())
+    }
+
+    /// Ledger time is one at each index and never goes back.
+    fn hear_time(&self, shard: u16, index: u64, time: u64) -> Result<(), String> {
+        let mut state = self.state.lock();
+        let at = (shard, index);
+        let known = *state.times.entry(at).or_insert(time);
+        if known != time {
+            return Err(format!("two ledger times at {at:?}: {known} and {time}"));
+        }
+        let before = state.times.range((shard, 0)..at).next_back();
+        if let Some((index, earlier)) = before.filter(|(_, earlier)| **earlier > time) {
+            return Err(format!("ledger time goes back: {earlier} at {index:?}, {time} at {at:?}"));
+        }
+        let after = state.times.range(at..=(shard, u64::MAX)).nth(1);
+        if let Some((index, later)) = after.filter(|(_, later)| **later < time) {
+            return Err(format!("ledger time goes back: {time} at {at:?}, {later} at {index:?}"));
+        }
+        Ok(())
+    }
+
+    fn hear_audit(&self, answer: &Answer) -> Result<(), String> {
+        let audit: api::Audit = parsed(answer)?;
+        if !audit.conserved || !audit.broken.is_empty() {
+            return Err(format!("the audit fails: {}", answer.body));
+        }
+        let in_all = audit.available + audit.held + audit.sold;
+        if audit.held + audit.sold > audit.total || in_all != audit.total {
+            return Err(format!("the audit does not add up: {}", answer.body));
+        }
+        match answer.commit {
+            Some(commit) => self.hear_time(commit.shard, commit.index, audit.as_of.0),
+            None => Ok(()),
+        }
+    }
+
+    fn hear_availability(&self, answer: &Answer) -> Result<(), String> {
+        let stock: api::Availability = parsed(answer)?;
+        if stock.held + stock.sold > stock.total {
+            return Err(format!("oversold: {}", answer.body));
+        }
+        if stock.available + stock.held + stock.sold + stock.in_transit != stock.total {
+            return Err(format!("units are missing: {}", answer.body));
+        }
+        if stock.paused_reason.as_deref() == Some("invariant") {
+            return Err(format!("the ledger found a broken law: {}", answer.body));
+        }
+        match answer.commit {
+            Some(commit) => self.hear_time(commit.shard, commit.index, stock.as_of.0),
+            None => Ok(()),
+        }
+    }
+
+    /// Digests are equal at equal indices, whichever replica tells them.
+    fn hear_digests(&self, answer: &Answer) -> Result<(), String> {
+        let digests: api::Digests = parsed(answer)?;
+        for one in digests.shards.iter().filter(|one| one.applied > 0) {
+            let at = (one.shard, one.applied);
+            let known = self.state.lock().digests.entry(at).or_insert(one.digest.clone()).clone();
+            if known != one.digest {
+                let node = digests.node;
+                return Err(format!(
+                    "node {node} has another digest at {at:?}: {known}, {}",
+                    one.digest
+                ));
+            }
+            self.hear_time(one.shard, one.applied, one.ledger_now.0)?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads an answer as what it must be.
+pub(crate) fn parsed<T: serde::de::DeserializeOwned>(answer: &Answer) -> Result<T, String> {
+    serde_json::from_value(answer.body.clone())
+        .map_err(|error| format!("not the answer of this call: {error}: {}", answer.body))
+}
