@@ -82,6 +82,9 @@ struct Around<'a> {
 /// How often replicas are compared while anything changes.
 const COMPARE_EVERY: Duration = Duration::from_secs(5);
 
+/// How long a start without a checkpoint asks the members for one.
+const FETCH_MAX: Duration = Duration::from_secs(20);
+
 fn ms(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds)
 }
@@ -260,6 +263,7 @@ impl Opening {
             cut_pages: self.config.checkpoint.cut_pages,
             chunk_timeout: ms(self.config.peer.chunk_timeout_ms),
             electable: true,
+            fetch_max: FETCH_MAX,
         }
     }
 

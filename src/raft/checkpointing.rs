@@ -20,19 +20,18 @@ use crate::storage::{
     CheckpointError, CheckpointState, CheckpointWriter, Checkpoints, LogPosition,
 };
 
-/// Makes a checkpoint of what is applied now and returns its position.
+/// Makes a checkpoint of what is applied now and returns its position, `None` before the first entry.
 pub(super) async fn make_checkpoint(
     replica: &Replica,
     checkpoints: &Checkpoints,
     cut_pages: usize,
-) -> io::Result<LogPosition> {
+) -> io::Result<Option<LogPosition>> {
     if replica.is_suspect() {
         return Err(io::Error::other("the state in memory is being built anew: it is not kept"));
     }
     let (mut writer, whole) = begin(checkpoints).await?;
     let cut = Cut::begin(replica, writer.turn(), whole)?;
-    let nothing = || io::Error::other("nothing is applied yet, so there is nothing to keep");
-    let position = cut.state.position.ok_or_else(nothing)?;
+    let position = cut.state.position;
     while let Some(pages) = cut.take(cut_pages)? {
         writer.write(pages).await?;
         runtime::yield_now().await;
@@ -127,8 +126,10 @@ pub(super) async fn install(
     if header.state.position != position {
         return Err(io::Error::other("the checkpoint received is not the one announced"));
     }
-    let header = receiver.finish(&header).await?;
+    // Everything that may fail comes before the checkpoint is current: a ledger that is behind the
+    // pages that count as its own would write the next ones upon the wrong base.
     let membership = membership_of(&header)?;
+    receiver.finish(&header).await?;
     replica.swap(ledger, position, membership);
     tracing::info!(shard = %replica.shard(), ?position, "a checkpoint of a peer was installed");
     Ok(())

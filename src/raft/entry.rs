@@ -7,7 +7,7 @@ use std::fmt;
 
 use bytes::Bytes;
 use openraft::EntryPayload;
-use openraft::type_config::alias::{EntryOf, LogIdOf};
+use openraft::type_config::alias::{CommittedLeaderIdOf, EntryOf, LogIdOf};
 use serde::{Deserialize, Serialize};
 
 use crate::codec::{self, CodecError};
@@ -150,12 +150,12 @@ pub(crate) fn position_of(id: &LogIdOf<TypeConfig>) -> LogPosition {
     }
 }
 
+pub(crate) fn raft_leader(leader: LeaderId) -> CommittedLeaderIdOf<TypeConfig> {
+    openraft::impls::leader_id_adv::LeaderId { term: leader.term, node_id: leader.node.0 }
+}
+
 pub(crate) fn log_id_of(position: LogPosition) -> LogIdOf<TypeConfig> {
-    let leader = openraft::impls::leader_id_adv::LeaderId {
-        term: position.leader.term,
-        node_id: position.leader.node.0,
-    };
-    LogIdOf::<TypeConfig>::new(leader, position.index.0)
+    LogIdOf::<TypeConfig>::new(raft_leader(position.leader), position.index.0)
 }
 
 /// Turns openraft's entry into the log's.

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::checkpointing::make_checkpoint;
-use super::entry::{Applied, Member, Payload, TypeConfig, position_of};
+use super::entry::{Applied, Member, Payload, TypeConfig, position_of, raft_leader};
 use super::heard::Heard;
 use super::machine::Machine;
 use super::replica::Replica;
@@ -168,18 +168,19 @@ impl Group {
 
     /// Tells whether this node leads and when a quorum last acknowledged it.
     pub fn leadership(&self) -> Option<Leadership> {
-        let leader = self.raft.as_leader().ok()?;
-        let id = leader.leader_id();
-        // The only voter is a quorum by itself, and nobody acknowledges it.
-        let is_alone = || {
-            let metrics = self.raft.server_metrics();
-            let metrics = metrics.borrow_watched();
-            let configs = metrics.membership_config.membership().get_joint_config();
-            matches!(configs.as_slice(), [voters] if voters.len() == 1)
-        };
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        let id = metrics.vote.is_committed().then(|| metrics.vote.leader_id())?;
+        if id.node_id != metrics.id {
+            return None;
+        }
+        let voters = metrics.membership_config.membership();
+        // A voter alone is its own quorum; nobody sends it acknowledgements.
+        let is_alone = voters.voter_ids().all(|voter| voter == metrics.id);
+        let acked = metrics.last_quorum_acked.map(|at| at.into_inner());
         Some(Leadership {
             id: LeaderId { term: id.term, node: NodeId(id.node_id) },
-            acked: if is_alone() { Some(runtime::now()) } else { leader.last_quorum_acked() },
+            acked: if is_alone { Some(runtime::now()) } else { acked },
         })
     }
 
@@ -193,15 +194,21 @@ impl Group {
         self.heard.within(time)
     }
 
-    /// Hands an entry to the log. From the moment of the call its failure is unknown, unless the
-    /// error says that it was not appended.
+    /// Hands an entry to the log under this very leadership and no other: one that came between would
+    /// make "decided" mean something else to the caller. From the moment of the call its failure is
+    /// unknown, unless the error says that it was not appended.
     ///
     /// # Errors
     ///
     /// [`ProposeError::Unknown`] when the Raft core has stopped.
-    pub async fn propose(&self, payload: Payload) -> Result<Proposal, ProposeError> {
+    pub async fn propose(
+        &self,
+        payload: Payload,
+        leader: LeaderId,
+    ) -> Result<Proposal, ProposeError> {
         let (responder, answer) = ProgressResponder::complete_only();
-        match self.raft.client_write_ff(payload, Some(responder)).await {
+        let leader = raft_leader(leader);
+        match self.raft.write(payload).responder(responder).with_leader(leader).await {
             Ok(()) => Ok(Proposal { answer }),
             Err(fatal) => Err(ProposeError::Unknown(fatal.to_string())),
         }
@@ -262,7 +269,10 @@ impl Group {
     ///
     /// What the page store said; the checkpoint that was current stays current.
     pub async fn checkpoint(&self) -> std::io::Result<LogPosition> {
-        let position = make_checkpoint(&self.replica, &self.checkpoints, self.cut_pages).await?;
+        let nothing = || std::io::Error::other("nothing is applied yet that could be kept");
+        let position = make_checkpoint(&self.replica, &self.checkpoints, self.cut_pages)
+            .await?
+            .ok_or_else(nothing)?;
         let gone = |fatal: openraft::errors::Fatal<TypeConfig>| std::io::Error::other(fatal);
         self.raft.trigger().snapshot().await.map_err(gone)?;
         self.purge().await.map_err(std::io::Error::other)?;

@@ -8,13 +8,14 @@ use futures_util::{Stream, TryStreamExt};
 use openraft::storage::{EntryResponder, RaftStateMachine};
 use openraft::type_config::alias::{LogIdOf, SnapshotMetaOf, SnapshotOf, StoredMembershipOf};
 use openraft::{EntryPayload, OptionalSend, RaftSnapshotBuilder};
+use parking_lot::Mutex;
 
 use super::checkpointing::{current_snapshot, install, make_checkpoint};
 use super::entry::{TypeConfig, log_id_of, position_of};
 use super::replica::Replica;
 use super::snapshot::SnapshotHandle;
 use crate::runtime::{self, Instant};
-use crate::storage::Checkpoints;
+use crate::storage::{Checkpoints, LogPosition};
 
 /// The longest that apply keeps its thread before others get a turn.
 const TURN_MAX: Duration = Duration::from_micros(500);
@@ -25,6 +26,8 @@ pub(crate) struct Machine {
     replica: Arc<Replica>,
     checkpoints: Arc<Checkpoints>,
     cut_pages: usize,
+    /// The last checkpoint that openraft was shown.
+    shown: Arc<Mutex<Option<LogPosition>>>,
 }
 
 impl Machine {
@@ -33,7 +36,15 @@ impl Machine {
         checkpoints: Arc<Checkpoints>,
         cut_pages: usize,
     ) -> Machine {
-        Machine { replica, checkpoints, cut_pages }
+        Machine { replica, checkpoints, cut_pages, shown: Arc::default() }
+    }
+
+    fn show(&self) -> io::Result<Option<SnapshotOf<TypeConfig, SnapshotHandle>>> {
+        let snapshot = current_snapshot(&self.checkpoints)?;
+        if let Some(snapshot) = &snapshot {
+            *self.shown.lock() = snapshot.meta.last_log_id.as_ref().map(position_of);
+        }
+        Ok(snapshot)
     }
 }
 
@@ -91,27 +102,40 @@ impl RaftStateMachine<TypeConfig> for Machine {
         meta: &SnapshotMetaOf<TypeConfig>,
         snapshot: SnapshotHandle,
     ) -> io::Result<()> {
-        install(&self.replica, &self.checkpoints, meta, snapshot).await
+        install(&self.replica, &self.checkpoints, meta, snapshot).await?;
+        *self.shown.lock() = meta.last_log_id.as_ref().map(position_of);
+        Ok(())
     }
 
     async fn get_current_snapshot(
         &mut self,
     ) -> io::Result<Option<SnapshotOf<TypeConfig, SnapshotHandle>>> {
-        current_snapshot(&self.checkpoints)
+        self.show()
     }
 }
 
 impl RaftSnapshotBuilder<TypeConfig> for Machine {
     type SnapshotData = SnapshotHandle;
 
-    /// Tells openraft of the checkpoint that the steward has made; makes the first one if there is
-    /// none.
+    /// Tells openraft of the checkpoint that the steward has made. When there is none that openraft
+    /// does not know, and more is applied, it makes one; that it cannot is no reason to stop while an
+    /// older one stands.
     async fn build_snapshot(&mut self) -> io::Result<SnapshotOf<TypeConfig, SnapshotHandle>> {
-        if let Some(snapshot) = current_snapshot(&self.checkpoints)? {
-            return Ok(snapshot);
+        let index = |at: Option<LogPosition>| at.map(|at| at.index);
+        let current = self.checkpoints.current().and_then(|(_, header)| header.state.position);
+        let (shown, applied) = (*self.shown.lock(), self.replica.read().applied);
+        let is_behind = index(current) <= index(shown) && index(applied) > index(current);
+        if current.is_none() || is_behind {
+            let made = make_checkpoint(&self.replica, &self.checkpoints, self.cut_pages).await;
+            match made {
+                Err(error) if current.is_some() => {
+                    tracing::warn!(shard = %self.replica.shard(), %error, "no new checkpoint");
+                }
+                made @ (Ok(_) | Err(_)) => {
+                    made?;
+                }
+            }
         }
-        make_checkpoint(&self.replica, &self.checkpoints, self.cut_pages).await?;
-        current_snapshot(&self.checkpoints)?
-            .ok_or_else(|| io::Error::other("the checkpoint just made is not current"))
+        self.show()?.ok_or_else(|| io::Error::other("there is no checkpoint to show"))
     }
 }

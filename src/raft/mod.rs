@@ -5,7 +5,10 @@
 
 mod checkpointing;
 mod comparing;
+#[cfg(test)]
+mod conformance;
 mod entry;
+mod fetch;
 mod group;
 mod heard;
 mod log_store;
@@ -16,6 +19,8 @@ mod replica;
 mod serving;
 mod snapshot;
 mod start;
+#[cfg(test)]
+pub(crate) mod trial;
 
 pub use entry::{Applied, EntryBuilder, Member, Payload};
 pub use group::{Group, GroupState, Leadership, Proposal, ProposeError, Role};

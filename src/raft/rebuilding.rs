@@ -14,9 +14,9 @@ use std::time::Duration;
 use openraft::EntryPayload;
 
 use super::entry::from_log;
+use super::fetch::fetch_from;
 use super::group::Group;
 use super::replica::DigestMarks;
-use super::start::fetch_from;
 use crate::ledger::Turn;
 use crate::ledger::{Ledger, LogIndex, NodeId};
 use crate::peer::Lane;
@@ -87,7 +87,7 @@ impl Group {
             }
             let link = self.origin.network.link(peer, Some(self.shard()), Lane::Snapshot);
             let desk = &self.origin.desk;
-            match fetch_from(&link, &self.checkpoints, desk, options, purged).await {
+            match fetch_from(&link, &self.checkpoints, desk, options, purged.index).await {
                 Ok(loaded) => return Ok((loaded.ledger, loaded.position)),
                 Err(error) => last = error,
             }

@@ -1,6 +1,7 @@
 //! The answering side of a shard's Raft connections. Runs on the shard's own runtime.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -24,12 +25,14 @@ use crate::codec;
 use crate::ledger::{LogIndex, PageKey};
 use crate::peer::{Conversation, ReplyTo};
 use crate::runtime;
-use crate::storage::{CheckpointHeader, PageDesk, PinnedCheckpoint};
+use crate::storage::{CheckpointHeader, LogPosition, PageDesk, PinnedCheckpoint};
 
 /// Appends of one connection that wait for the Raft core.
 const APPENDS_WAITING_MAX: usize = 256;
 /// Messages of one snapshot connection that wait; the sender keeps one under way.
 const SNAPSHOT_WAITING_MAX: usize = 4;
+/// How long a transfer may rest between two messages before it is given up.
+const TRANSFER_IDLE_MAX: Duration = Duration::from_secs(15);
 
 fn answer<T: Serialize>(reply: ReplyTo, value: &T) {
     match codec::encode(value) {
@@ -217,7 +220,7 @@ struct Serving {
 
 impl Serving {
     async fn run(mut self, mut messages: mpsc::Receiver<Message>) {
-        while let Some((kind, body, reply)) = messages.recv().await {
+        while let Some((kind, body, reply)) = self.next(&mut messages).await {
             match self.serve(kind, &body).await {
                 Ok(bytes) => reply.send(bytes),
                 Err(error) => {
@@ -226,6 +229,19 @@ impl Serving {
                 }
             }
         }
+    }
+
+    /// Waits for the next message. What a sender began and left lying is given up, or its place would
+    /// be taken for ever: the next leader, and this node's own checkpoints, need it.
+    async fn next(&mut self, messages: &mut mpsc::Receiver<Message>) -> Option<Message> {
+        if let Ok(message) = runtime::timeout(TRANSFER_IDLE_MAX, messages.recv()).await {
+            return message;
+        }
+        if self.incoming.take().is_some() {
+            tracing::warn!(shard = %self.group.shard(), "a checkpoint's sender fell silent");
+        }
+        self.lent = None;
+        messages.recv().await
     }
 
     async fn serve(&mut self, kind: u16, body: &[u8]) -> std::io::Result<Bytes> {
@@ -247,6 +263,8 @@ impl Serving {
             }
             kind::SNAPSHOT_END => codec::encode(&self.install().await?),
             kind::FETCH_HEADER => {
+                let reach: LogIndex = codec::decode(body).map_err(invalid)?;
+                reach_to(&self.group, reach).await;
                 self.lent = self.group.checkpoints.pin_current().map(Arc::new);
                 let header = self.lent.as_ref().map(|pinned| header_of(pinned));
                 codec::encode(&header.as_deref())
@@ -276,6 +294,20 @@ impl Serving {
         let snapshot = SnapshotOf::<TypeConfig, SnapshotHandle> { meta, snapshot };
         let installed = self.group.raft.install_full_snapshot(vote, snapshot).await;
         installed.map_err(std::io::Error::other)
+    }
+}
+
+/// Makes a checkpoint for a member that lost its own, when ours ends before its log begins and more
+/// than that is applied here.
+async fn reach_to(group: &Group, wanted: LogIndex) {
+    let current = group.checkpoints.current().and_then(|(_, header)| header.state.position);
+    let applied = group.replica.read().applied;
+    let reaches = |at: Option<LogPosition>| at.is_some_and(|at| at.index >= wanted);
+    if reaches(current) || !reaches(applied) {
+        return;
+    }
+    if let Err(error) = group.checkpoint().await {
+        tracing::warn!(shard = %group.shard(), %error, "no checkpoint for a member");
     }
 }
 

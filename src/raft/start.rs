@@ -16,20 +16,18 @@ use openraft::{Config, SnapshotPolicy};
 use parking_lot::Mutex;
 
 use super::entry::TypeConfig;
+use super::fetch::fetch;
 use super::group::{Group, Origin};
 use super::log_store::LogStore;
 use super::machine::Machine;
-use super::network::{PeerBook, Peers, kind};
+use super::network::{PeerBook, Peers};
 use super::replica::Replica;
-use super::snapshot::{Incoming, WirePage, membership_of};
-use crate::codec;
+use super::snapshot::membership_of;
 use crate::ledger::{Ledger, LogIndex, NodeId, PageKey, Settings, ShardId};
-use crate::peer::{Lane, Network};
-use crate::runtime;
-use crate::storage::{CheckpointHeader, Checkpoints, LogPosition, PageDesk, ShardLog};
-
-/// How long one message of a fetched checkpoint may take.
-const FETCH_MESSAGE_MAX: Duration = Duration::from_secs(10);
+use crate::peer::Network;
+use crate::storage::{
+    CheckpointError, CheckpointHeader, Checkpoints, LogPosition, PageDesk, ShardLog,
+};
 
 /// What a shard's group needs to start.
 #[derive(Debug, Clone)]
@@ -56,6 +54,9 @@ pub struct StartOptions {
     pub chunk_timeout: Duration,
     /// Whether this node may stand for election from the start.
     pub electable: bool,
+    /// How long the members are asked for a checkpoint when none is left here: they may be starting
+    /// too.
+    pub fetch_max: Duration,
 }
 
 /// Why a shard does not start.
@@ -103,9 +104,7 @@ pub async fn start_group(
     options: StartOptions,
 ) -> Result<Group, StartError> {
     let shard = options.shard;
-    let io = |error: io::Error| StartError::Io { shard, error };
-    let loaded = load(&log, &checkpoints, &desk, &network, &options).await?;
-    reconcile(&log, loaded.position).await.map_err(io)?;
+    let loaded = prepare(&log, &checkpoints, &desk, &network, &options).await?;
     let Loaded { ledger, position, membership } = loaded;
     let settings = options.settings.clone();
     let replayed_to = log.state().last.map(|at| at.index).unwrap_or_default();
@@ -157,10 +156,28 @@ fn config(options: &StartOptions) -> Result<Config, String> {
     config.validate().map_err(|error| error.to_string())
 }
 
+/// What a shard's state machine begins with.
+#[derive(Debug)]
 pub(super) struct Loaded {
     pub(super) ledger: Ledger,
     pub(super) position: Option<LogPosition>,
-    membership: StoredMembershipOf<TypeConfig>,
+    pub(super) membership: StoredMembershipOf<TypeConfig>,
+}
+
+/// Loads the ledger and makes the log agree with it. Whatever ends it in between, it may be done
+/// again.
+pub(super) async fn prepare(
+    log: &ShardLog,
+    checkpoints: &Checkpoints,
+    desk: &PageDesk,
+    network: &Network,
+    options: &StartOptions,
+) -> Result<Loaded, StartError> {
+    let shard = options.shard;
+    let loaded = load(log, checkpoints, desk, network, options).await?;
+    let reconciled = reconcile(log, loaded.position).await;
+    reconciled.map_err(|error| StartError::Io { shard, error })?;
+    Ok(loaded)
 }
 
 /// Loads the ledger from the best checkpoint there is.
@@ -182,10 +199,25 @@ async fn load(
         }
         let (header, pages) = match checkpoints.load(turn).await {
             Ok(loaded) => loaded,
-            Err(error) => {
+            Err(CheckpointError::Io(error)) if is_failing_device(&error) => {
+                let why = format!("it cannot be read: {error}");
+                checkpoints.mark_damaged(turn, &why).await.map_err(|e| io(e.into()))?;
+                continue;
+            }
+            Err(error @ CheckpointError::Damaged { .. }) => {
                 tracing::error!(%shard, ?turn, %error, "a checkpoint cannot be loaded");
                 continue;
             }
+            // No room, no file handle, a stuck thread: nothing is known against the checkpoint, and
+            // an older one must not be loaded while this one counts as current.
+            Err(
+                error @ (CheckpointError::Io(_)
+                | CheckpointError::Busy(_)
+                | CheckpointError::NeedsWhole(_)
+                | CheckpointError::IsCurrent(_)
+                | CheckpointError::Foreign { .. }
+                | CheckpointError::Refused(_)),
+            ) => return Err(io(error.into())),
         };
         match made_of(shard, &options.settings, &header, pages) {
             Ok(loaded) => return Ok(loaded),
@@ -197,13 +229,16 @@ async fn load(
     let Some(purged) = purged else {
         // Nothing was ever purged, so the log has everything from its first entry on.
         let ledger = Ledger::new(shard, options.settings.clone());
-        return Ok(Loaded {
-            ledger,
-            position: None,
-            membership: StoredMembershipOf::<TypeConfig>::default(),
-        });
+        let membership = StoredMembershipOf::<TypeConfig>::default();
+        return Ok(Loaded { ledger, position: None, membership });
     };
     fetch(checkpoints, desk, network, options, purged).await
+}
+
+/// Tells whether a device says that it cannot read what was written.
+fn is_failing_device(error: &io::Error) -> bool {
+    const EIO: i32 = 5;
+    error.raw_os_error() == Some(EIO)
 }
 
 fn made_of(
@@ -217,63 +252,19 @@ fn made_of(
     if ledger.digest() != header.state.digest {
         return Err("its pages do not have the digest of its header".to_owned());
     }
-    let membership = membership_of(header).map_err(|error| error.to_string())?;
+    let membership = checked_membership(header).map_err(|error| error.to_string())?;
     Ok(Loaded { ledger, position: header.state.position, membership })
 }
 
-/// Fetches a checkpoint from any member that has one at or past the purge point.
-async fn fetch(
-    checkpoints: &Checkpoints,
-    desk: &PageDesk,
-    network: &Network,
-    options: &StartOptions,
-    purged: LogPosition,
-) -> Result<Loaded, StartError> {
-    let shard = options.shard;
-    for peer in options.peers.others(options.node) {
-        let node = peer.node;
-        tracing::info!(%shard, from = %node, "fetching a checkpoint");
-        let link = network.link(peer, Some(shard), Lane::Snapshot);
-        match fetch_from(&link, checkpoints, desk, options, purged).await {
-            Ok(loaded) => return Ok(loaded),
-            Err(error) => tracing::warn!(%shard, from = %node, %error, "no checkpoint from there"),
-        }
+/// Reads the membership of a checkpoint. It is never empty: a group's first entry names its members.
+pub(super) fn checked_membership(
+    header: &CheckpointHeader,
+) -> io::Result<StoredMembershipOf<TypeConfig>> {
+    let membership = membership_of(header)?;
+    if membership.voter_ids().next().is_none() {
+        return Err(io::Error::other("it names no members"));
     }
-    Err(StartError::NoCheckpoint { shard, purged })
-}
-
-pub(super) async fn fetch_from(
-    link: &crate::peer::Link,
-    checkpoints: &Checkpoints,
-    desk: &PageDesk,
-    options: &StartOptions,
-    purged: LogPosition,
-) -> io::Result<Loaded> {
-    let ask = async |kind: u16, body: Vec<u8>| {
-        let deadline = runtime::now() + FETCH_MESSAGE_MAX;
-        link.send(kind, body.into(), deadline).await.map_err(io::Error::other)
-    };
-    let header = ask(kind::FETCH_HEADER, Vec::new()).await?;
-    let header: Option<CheckpointHeader> = codec::decode(&header).map_err(io::Error::other)?;
-    let header = header.ok_or_else(|| io::Error::other("that member has no checkpoint"))?;
-    if header.state.position.map(|at| at.index) < Some(purged.index) {
-        return Err(io::Error::other("that member's checkpoint ends before this log begins"));
-    }
-    let mut incoming = Incoming::begin(checkpoints, header).await?;
-    let mut after: Option<Vec<u8>> = None;
-    loop {
-        let body = codec::encode(&after).map_err(io::Error::other)?;
-        let pages = ask(kind::FETCH_PAGES, body).await?;
-        let pages: Vec<WirePage> = codec::decode(&pages).map_err(io::Error::other)?;
-        let Some((last, _)) = pages.last() else { break };
-        after = Some(last.clone());
-        incoming.write(pages).await?;
-    }
-    let (shard, settings) = (options.shard, options.settings.clone());
-    let received = desk.run(move || incoming.finish(shard, settings)).await??;
-    let header = received.receiver.finish(&received.header).await?;
-    let membership = membership_of(&header)?;
-    Ok(Loaded { ledger: received.ledger, position: header.state.position, membership })
+    Ok(membership)
 }
 
 /// Makes the log agree with the checkpoint: keeps the tail behind it if the log has the checkpoint's
@@ -294,3 +285,6 @@ async fn reconcile(log: &ShardLog, checkpoint: Option<LogPosition>) -> io::Resul
     log.truncate_after(keep).await?;
     log.purge(checkpoint).await
 }
+
+#[cfg(test)]
+mod tests;

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 
 use crate::ledger::{LeaderId, PauseReason};
 use crate::raft::{Group, Leadership};
-use crate::runtime;
+use crate::runtime::{self, Instant};
 use crate::storage::LogPosition;
 
 /// One shard's fence.
@@ -23,8 +23,10 @@ pub(crate) struct Fence {
     group: Group,
     pause_after: Duration,
     lease: Duration,
-    /// The leadership that was marked for transfer or for the node's stop: its gate is closed.
-    closed: Mutex<Option<LeaderId>>,
+    /// The leadership that was marked for transfer or for the node's stop.
+    closed: Mutex<Option<Closed>>,
+    /// The pause after a quorum that was not fresh.
+    pause: Mutex<Option<Pause>>,
     /// Why this node may not answer at all, by who says so.
     barred: Mutex<[Option<PauseReason>; 2]>,
     /// Who says that this node does not stand for election.
@@ -49,6 +51,49 @@ impl Bar {
     }
 }
 
+/// A leadership whose gate is closed.
+#[derive(Debug, Clone, Copy)]
+struct Closed {
+    leadership: LeaderId,
+    /// Its transfer did not happen: it opens with the first acknowledgement of something that was
+    /// sent after this moment. That followed the request of the transfer on the same connections,
+    /// so a quorum keeps the lease again which the request had lifted.
+    opens_after: Option<Instant>,
+}
+
+impl Closed {
+    fn is_open(&self, leadership: &Leadership) -> bool {
+        self.leadership != leadership.id
+            || self.opens_after.is_some_and(|after| leadership.acked.is_some_and(|at| at > after))
+    }
+}
+
+/// A pause, which ends with the second fresh acknowledgement: one may be the last echo of a quorum
+/// that is going.
+#[derive(Debug, Clone, Copy)]
+struct Pause {
+    leadership: LeaderId,
+    seen: Instant,
+    fresh: u32,
+}
+
+/// Acknowledgements that end a pause.
+const FRESH_TO_RESUME: u32 = 2;
+
+impl Pause {
+    /// Takes note of the last acknowledgement and tells whether the pause is over.
+    fn is_over(&mut self, leadership: LeaderId, acked: Instant) -> bool {
+        if self.leadership != leadership {
+            return true;
+        }
+        if acked > self.seen {
+            self.seen = acked;
+            self.fresh += 1;
+        }
+        self.fresh >= FRESH_TO_RESUME
+    }
+}
+
 impl Fence {
     pub(crate) fn new(group: Group, pause_after: Duration, lease: Duration) -> Fence {
         Fence {
@@ -56,6 +101,7 @@ impl Fence {
             pause_after,
             lease,
             closed: Mutex::new(None),
+            pause: Mutex::new(None),
             barred: Mutex::new([None; 2]),
             abstains: Mutex::default(),
         }
@@ -66,19 +112,22 @@ impl Fence {
         self.group.leadership()
     }
 
-    /// Closes the gate of the present leadership for good: what comes after openraft was asked to
+    /// Closes the gate of the present leadership: what comes after openraft was asked to
     /// transfer it is for another. Returns the leadership closed.
     pub(crate) fn close(&self) -> Option<LeaderId> {
         let leadership = self.leadership()?;
-        *self.closed.lock() = Some(leadership.id);
+        let closed = Closed { leadership: leadership.id, opens_after: None };
+        *self.closed.lock() = Some(closed);
         Some(leadership.id)
     }
 
-    /// Opens the gate again when a transfer that was asked for did not happen.
+    /// Opens the gate again when a transfer that was asked for did not happen, as soon as a quorum
+    /// has acknowledged something that is sent from now on.
     pub(crate) fn reopen(&self, leadership: LeaderId) {
-        let mut closed = self.closed.lock();
-        if *closed == Some(leadership) {
-            *closed = None;
+        if let Some(closed) = &mut *self.closed.lock()
+            && closed.leadership == leadership
+        {
+            closed.opens_after = Some(runtime::now());
         }
     }
 
@@ -108,7 +157,7 @@ impl Fence {
             return Err(reason);
         }
         let Some(leadership) = self.leadership() else { return Err(PauseReason::Moving) };
-        if *self.closed.lock() == Some(leadership.id) {
+        if self.closed.lock().is_some_and(|closed| !closed.is_open(&leadership)) {
             return Err(PauseReason::Moving);
         }
         if !self.is_fresh(&leadership) {
@@ -144,9 +193,59 @@ impl Fence {
     }
 
     fn is_fresh(&self, leadership: &Leadership) -> bool {
-        leadership.acked.is_some_and(|acked| {
-            let now = runtime::now();
-            now <= acked || now - acked < self.pause_after
-        })
+        // A leadership that no quorum has acknowledged yet grants nothing, and is not paused.
+        let Some(acked) = leadership.acked else { return false };
+        let now = runtime::now();
+        let mut pause = self.pause.lock();
+        if now > acked && now - acked >= self.pause_after {
+            *pause = Some(Pause { leadership: leadership.id, seen: acked, fresh: 0 });
+            return false;
+        }
+        let is_over = pause.as_mut().is_none_or(|pause| pause.is_over(leadership.id, acked));
+        if is_over {
+            *pause = None;
+        }
+        is_over
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::NodeId;
+
+    const OWN: LeaderId = LeaderId { term: 3, node: NodeId(1) };
+    const NEXT: LeaderId = LeaderId { term: 4, node: NodeId(1) };
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn a_pause_ends_with_the_second_fresh_acknowledgement() {
+        crate::raft::trial::run(async {
+            let at = runtime::now();
+            let mut pause = Pause { leadership: OWN, seen: at, fresh: 0 };
+            assert!(!pause.is_over(OWN, at), "the one that grew old");
+            assert!(!pause.is_over(OWN, at + ms(1)), "the first");
+            assert!(!pause.is_over(OWN, at + ms(1)), "the first, looked at again");
+            assert!(pause.is_over(OWN, at + ms(2)), "the second");
+            let mut pause = Pause { leadership: OWN, seen: at, fresh: 0 };
+            assert!(pause.is_over(NEXT, at), "another leadership was not paused");
+        });
+    }
+
+    #[test]
+    fn a_gate_opens_after_a_failed_transfer_only_with_an_acknowledgement_of_something_later() {
+        crate::raft::trial::run(async {
+            let at = runtime::now();
+            let leads = |id, acked| Leadership { id, acked: Some(acked) };
+            let mut closed = Closed { leadership: OWN, opens_after: None };
+            assert!(!closed.is_open(&leads(OWN, at + ms(9_000))), "the transfer is under way");
+            assert!(closed.is_open(&leads(NEXT, at)), "only that leadership was marked");
+            closed.opens_after = Some(at + ms(5));
+            assert!(!closed.is_open(&leads(OWN, at + ms(5))), "sent before");
+            assert!(closed.is_open(&leads(OWN, at + ms(6))));
+        });
     }
 }

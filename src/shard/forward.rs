@@ -99,7 +99,11 @@ impl Conversation for ForwardConversation {
             let replies = router.answer_here(forwarded.questions, deadline).await;
             match codec::encode(&replies) {
                 Ok(bytes) => reply_to.send(Bytes::from(bytes)),
-                Err(error) => reply_to.refuse(error.to_string()),
+                // Something may have been done: a refusal would say that nothing was.
+                Err(error) => {
+                    tracing::error!(%error, "answers that cannot be sent");
+                    drop(reply_to);
+                }
             }
         });
     }

@@ -16,7 +16,7 @@ use super::flight::{Claim, FlightBoard, FlightKey, Flights};
 use super::home::reply;
 use super::meter::Meter;
 use crate::ledger::{
-    Answer, Command, CommitPoint, Demand, Foreseen, Found, KeyScope, PauseReason, Query, Receipt,
+    Answer, Command, CommitPoint, Foreseen, Found, KeyScope, PauseReason, Query, Receipt, Refusal,
     ShardId,
 };
 use crate::raft::Replica;
@@ -41,7 +41,11 @@ pub(crate) struct Gate {
     pub(crate) places: VecDeque<Admitted>,
     pub(crate) finishes: VecDeque<Admitted>,
     pub(crate) parked: VecDeque<Ask>,
+    /// How many of the parked are places: they never fill what the others may take.
+    pub(crate) parked_places: usize,
     pub(crate) park_max: usize,
+    /// A claim was given back since the parked were judged.
+    pub(crate) has_released: bool,
     pub(crate) out: Outgoing,
 }
 
@@ -69,10 +73,7 @@ impl Gate {
                     self.meter.leave(GateLane::of(&ask.question));
                 }
             }
-            Judged::Park if self.parked.len() >= self.park_max => {
-                self.answer(ask, reply(Outcome::Overloaded));
-            }
-            Judged::Park => self.parked.push_back(ask),
+            Judged::Park => self.park(ask),
             Judged::Admit(claim) => {
                 self.flights.take(&claim, &self.board);
                 let lane = GateLane::of(&ask.question);
@@ -85,9 +86,30 @@ impl Gate {
         }
     }
 
+    /// Lets a question wait for the entries whose units stand in its way.
+    fn park(&mut self, ask: Ask) {
+        let is_place = GateLane::of(&ask.question) == GateLane::Place;
+        let lane =
+            if is_place { self.parked_places } else { self.parked.len() - self.parked_places };
+        if lane >= self.park_max {
+            return self.answer(ask, reply(Outcome::Overloaded));
+        }
+        self.parked_places += usize::from(is_place);
+        self.parked.push_back(ask);
+    }
+
+    fn take_parked(&mut self) -> VecDeque<Ask> {
+        self.parked_places = 0;
+        std::mem::take(&mut self.parked)
+    }
+
     /// Sends an answer home.
     pub(crate) fn answer(&mut self, ask: Ask, reply: Reply) {
         self.meter.leave(GateLane::of(&ask.question));
+        if ask.is_wanted() {
+            // Else its home has answered, and counted.
+            self.meter.gave_up(&reply.outcome);
+        }
         self.out.push(ask, reply);
     }
 
@@ -145,15 +167,41 @@ impl Gate {
         self.flights.holds(key)
     }
 
-    /// Judges again everything that was parked, in the order in which it came.
+    /// Judges again everything that was parked, in the order in which it came, once something that
+    /// may have been in its way is decided: else it would wait for entries that are not there.
     pub(crate) fn unpark(&mut self) {
-        for ask in std::mem::take(&mut self.parked) {
-            self.take(ask);
+        if std::mem::take(&mut self.has_released) {
+            for ask in self.take_parked() {
+                self.take(ask);
+            }
+        }
+    }
+
+    /// Sheds what has waited too long and is not proposed.
+    pub(crate) fn shed_old(&mut self, is_old: impl Fn(&Ask) -> bool) {
+        for lane in [GateLane::Place, GateLane::Finish] {
+            while let Some(old) = self.queue(lane).pop_front_if(|next| is_old(&next.ask)) {
+                self.settle(&old.claim);
+                self.answer(old.ask, reply(Outcome::Overloaded));
+            }
+        }
+        while let Some(old) = self.parked.pop_front_if(|next| is_old(next)) {
+            let is_place = GateLane::of(&old.question) == GateLane::Place;
+            self.parked_places -= usize::from(is_place);
+            self.answer(old, reply(Outcome::Overloaded));
+        }
+    }
+
+    pub(crate) fn queue(&mut self, lane: GateLane) -> &mut VecDeque<Admitted> {
+        match lane {
+            GateLane::Place => &mut self.places,
+            GateLane::Finish => &mut self.finishes,
         }
     }
 
     /// Ends a claim, and judges again those who waited for its key.
     pub(crate) fn settle(&mut self, claim: &Claim) {
+        self.has_released = true;
         for ask in self.flights.give_back(claim, &self.board) {
             self.take_again(ask);
         }
@@ -177,9 +225,10 @@ impl Gate {
             }
             self.answer(ask, reply(Outcome::Paused(reason)));
         }
-        for ask in std::mem::take(&mut self.parked) {
+        for ask in self.take_parked() {
             self.answer(ask, reply(Outcome::Paused(reason)));
         }
+        self.has_released = false;
     }
 
     fn stand_on(&self, outcome: Outcome, applied: Option<LogPosition>) -> Reply {
@@ -242,52 +291,78 @@ pub(crate) fn read(
     }
 }
 
-/// Tells, of a command whose entry is decided without an answer, what its receipt shows: the hold
-/// that it made, or nothing.
+/// Tells, of a command whose entry is decided without an answer, what applied state shows of its key:
+/// what it made, or that the key is void or another's. `None`: the key left no trace.
 pub(crate) fn receipt_of(replica: &Replica, command: &Command) -> Option<(Answer, LogPosition)> {
     let state = replica.read();
     let applied = state.applied?;
-    match state.ledger.foresee(command) {
-        Foreseen::Answer(answer @ (Answer::Hold { .. } | Answer::Voided)) => {
-            Some((answer, applied))
+    let foreseen = match state.ledger.foresee(command) {
+        Foreseen::Answer(answer) => answer,
+        Foreseen::Admit(_) => return None,
+    };
+    if shows_receipt(&foreseen) {
+        return Some((foreseen, applied));
+    }
+    // A hold that has ended since is refused by its end; what the caller asked for was granted.
+    let Command::Place(place) = command else { return None };
+    let scope = KeyScope {
+        name: place.name.clone(),
+        region: place.region.clone(),
+        buyer: place.buyer.clone(),
+        key: place.key.clone(),
+    };
+    match state.ledger.query(&Query::Receipt(scope)) {
+        Found::Receipt(Receipt::Committed(hold)) => {
+            Some((Answer::Hold { hold, replayed: true }, applied))
         }
-        Foreseen::Answer(_) | Foreseen::Admit(Demand { .. }) => match command {
-            Command::Place(place) => {
-                let scope = KeyScope {
-                    name: place.name.clone(),
-                    region: place.region.clone(),
-                    buyer: place.buyer.clone(),
-                    key: place.key.clone(),
-                };
-                match state.ledger.query(&Query::Receipt(scope)) {
-                    Found::Receipt(Receipt::Committed(hold)) => {
-                        Some((Answer::Hold { hold, replayed: true }, applied))
-                    }
-                    Found::Receipt(Receipt::Voided | Receipt::Unknown)
-                    | Found::Hold(_)
-                    | Found::Item(_)
-                    | Found::Items(_)
-                    | Found::Availability(_)
-                    | Found::Audit(_)
-                    | Found::Holds { .. }
-                    | Found::SoldOut(_)
-                    | Found::NotFound => None,
-                }
-            }
-            Command::Define(_)
-            | Command::Adjust(_)
-            | Command::SetMode(_)
-            | Command::Retire(_)
-            | Command::Extend(_)
-            | Command::Confirm(_)
-            | Command::Release(_)
-            | Command::Return(_)
-            | Command::Void(_)
-            | Command::Advance
-            | Command::OpenBucket(_)
-            | Command::SendStock(_)
-            | Command::AcceptStock(_)
-            | Command::SettleStock(_) => None,
-        },
+        Found::Receipt(Receipt::Voided | Receipt::Unknown)
+        | Found::Hold(_)
+        | Found::Item(_)
+        | Found::Items(_)
+        | Found::Availability(_)
+        | Found::Audit(_)
+        | Found::Holds { .. }
+        | Found::SoldOut(_)
+        | Found::NotFound => None,
+    }
+}
+
+/// Tells whether an answer foreseen from applied state rests on a receipt of the command's own key.
+fn shows_receipt(answer: &Answer) -> bool {
+    match answer {
+        Answer::Hold { .. } | Answer::Voided => true,
+        Answer::Item { replayed, .. } => *replayed,
+        Answer::Refused(refusal) => {
+            matches!(refusal, Refusal::KeyReused { .. } | Refusal::KeyVoided)
+        }
+        Answer::Retired { .. }
+        | Answer::Advanced { .. }
+        | Answer::BucketOpen
+        | Answer::Sent { .. }
+        | Answer::Accepted { .. }
+        | Answer::Settled => false,
+    }
+}
+
+/// Tells whether a second copy of the command is answered by what the first has left: then it may be
+/// judged again after the first is decided. The others have no key, and what a second copy is told
+/// may be the first one's effect.
+pub(crate) fn is_keyed(command: &Command) -> bool {
+    match command {
+        Command::Place(_)
+        | Command::Extend(_)
+        | Command::Confirm(_)
+        | Command::Release(_)
+        | Command::Return(_)
+        | Command::Void(_)
+        | Command::Adjust(_) => true,
+        Command::Define(_)
+        | Command::SetMode(_)
+        | Command::Retire(_)
+        | Command::Advance
+        | Command::OpenBucket(_)
+        | Command::SendStock(_)
+        | Command::AcceptStock(_)
+        | Command::SettleStock(_) => false,
     }
 }

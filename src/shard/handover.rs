@@ -12,12 +12,14 @@ use std::time::Duration;
 use parking_lot::RwLock;
 
 use super::router::Place;
-use crate::ledger::{LogIndex, NodeId};
+use crate::ledger::{LeaderId, LogIndex, NodeId};
 use crate::raft::GroupState;
 use crate::runtime;
 
 /// How long a transfer may take before the gate opens again.
 const TRANSFER_MAX: Duration = Duration::from_secs(1);
+/// How long it may take until the next leader lacks nothing.
+const CATCH_UP_MAX: Duration = Duration::from_millis(250);
 /// How often it is looked whether the transfer happened.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
@@ -89,15 +91,14 @@ impl Place {
         if self.fence.leadership().is_none() {
             return Ok(());
         }
-        let candidates = self.successors(own, heartbeat, false);
-        let chosen = match to {
-            Some(to) => candidates.contains(&to).then_some(to),
-            None => candidates.first().copied(),
-        };
-        let Some(to) = chosen else {
+        if self.successors(own, heartbeat, false).is_empty() {
             return Err("no voter that stands has answered within two heartbeats".to_owned());
-        };
+        }
         let Some(closed) = self.fence.close() else { return Ok(()) };
+        let _gate = Reopening { place: self, leadership: closed };
+        let Some(to) = self.caught_up(own, to, heartbeat).await else {
+            return Err("no voter has caught up in time".to_owned());
+        };
         let asked = self.group.transfer_to(to).await;
         let deadline = runtime::now() + TRANSFER_MAX;
         while asked.is_ok() && runtime::now() < deadline {
@@ -107,7 +108,41 @@ impl Place {
             }
             runtime::sleep(LOOK_EVERY).await;
         }
-        self.fence.reopen(closed);
         Err(asked.err().unwrap_or_else(|| format!("node {to} did not take the leadership")))
+    }
+
+    /// Waits, with the gate closed, until somebody (`to`, if named) lacks nothing of the log: nothing
+    /// new is appended, so that is soon or not at all.
+    async fn caught_up(
+        &self,
+        own: NodeId,
+        to: Option<NodeId>,
+        heartbeat: Duration,
+    ) -> Option<NodeId> {
+        let deadline = runtime::now() + CATCH_UP_MAX;
+        loop {
+            let exact = self.successors(own, heartbeat, true);
+            let chosen = match to {
+                Some(to) => exact.contains(&to).then_some(to),
+                None => exact.first().copied(),
+            };
+            if chosen.is_some() || runtime::now() >= deadline {
+                return chosen;
+            }
+            runtime::sleep(LOOK_EVERY).await;
+        }
+    }
+}
+
+/// Opens a gate again when the transfer that closed it ends without one, also when whoever asked for
+/// it went away.
+struct Reopening<'a> {
+    place: &'a Place,
+    leadership: LeaderId,
+}
+
+impl Drop for Reopening<'_> {
+    fn drop(&mut self) {
+        self.place.fence.reopen(self.leadership);
     }
 }

@@ -75,6 +75,8 @@ struct Slots {
     slots: Vec<Slot>,
     free: Vec<u32>,
     outstanding: usize,
+    /// No deadline of a waiting slot is earlier: until then there is nothing to look for.
+    earliest: Option<Instant>,
 }
 
 #[derive(Debug, Default)]
@@ -111,6 +113,11 @@ impl Home {
         runtime::spawn(Home::receive(Arc::downgrade(&home), answers));
         runtime::spawn(Home::watch(Arc::downgrade(&home), stale));
         home
+    }
+
+    /// Tells whether the runtime that its tasks lived on has ended: nobody hears it any more.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.inbox.sender.is_closed()
     }
 
     /// Puts questions on their way and returns where their answers will come, in order.
@@ -215,11 +222,11 @@ impl Home {
         loop {
             runtime::sleep(WATCH_EVERY).await;
             let Some(home) = home.upgrade() else { return };
-            if home.slots.lock().outstanding == 0 {
-                continue;
-            }
             let paused: Vec<bool> = home.doors.iter().map(|door| stale(door.shard)).collect();
-            home.slots.lock().give_up(runtime::now(), &paused, &home.doors);
+            let mut slots = home.slots.lock();
+            if slots.is_worth_a_look(runtime::now(), &paused) {
+                slots.give_up(runtime::now(), &paused, &home.doors);
+            }
         }
     }
 }
@@ -235,6 +242,8 @@ impl Slots {
             return None;
         }
         self.outstanding += 1;
+        let deadline = waiting.deadline;
+        self.earliest = Some(self.earliest.map_or(deadline, |earliest| earliest.min(deadline)));
         if let Some(at) = self.free.pop() {
             let slot = &mut self.slots[at as usize];
             slot.waiting = Some(waiting);
@@ -273,8 +282,16 @@ impl Slots {
         waiting.answer.send(replies.collect()).ok();
     }
 
+    /// Tells whether somebody may have to be told something: thousands may wait, and mostly nobody is
+    /// late and no quorum is lost.
+    fn is_worth_a_look(&self, now: Instant, paused: &[bool]) -> bool {
+        let is_late = self.earliest.is_some_and(|earliest| now + WATCH_EVERY >= earliest);
+        self.outstanding > 0 && (is_late || paused.contains(&true))
+    }
+
     fn give_up(&mut self, now: Instant, paused: &[bool], doors: &[Door]) {
         let mut done = Vec::new();
+        self.earliest = None;
         for (at, slot) in self.slots.iter_mut().enumerate() {
             let Some(waiting) = &mut slot.waiting else { continue };
             let late = now + WATCH_EVERY >= waiting.deadline;
@@ -294,6 +311,13 @@ impl Slots {
             }
             if waiting.missing == 0 {
                 done.push(u32::try_from(at).unwrap_or(u32::MAX));
+            } else if !late {
+                let deadline = waiting.deadline;
+                let earliest = self.earliest.map_or(deadline, |earliest| earliest.min(deadline));
+                self.earliest = Some(earliest);
+            } else {
+                // Its answer is on its way; whoever was first says so at the next look.
+                self.earliest = Some(now);
             }
         }
         for at in done {
@@ -349,5 +373,33 @@ mod tests {
         assert!(stages.advance(0, Stage::Queued, Stage::Joined));
         assert_eq!(give_up_one(&stages, 0, false, true), None);
         assert_eq!(give_up_one(&stages, 0, true, false), Some(Outcome::Unknown));
+    }
+
+    #[test]
+    fn thousands_of_waiting_slots_cost_nothing_until_one_is_late_or_a_quorum_is_lost() {
+        crate::raft::trial::run(async {
+            let now = runtime::now();
+            let mut slots = Slots::default();
+            assert!(!slots.is_worth_a_look(now, &[true]), "nobody waits");
+            for after in [50, 30, 40] {
+                let (answer, _) = oneshot::channel();
+                let waiting = Waiting {
+                    deadline: now + Duration::from_secs(after),
+                    stages: Stages::new(1),
+                    shards: vec![ShardId(0)],
+                    replies: vec![None],
+                    missing: 1,
+                    answer,
+                };
+                slots.take(waiting).expect("a slot");
+            }
+            assert!(!slots.is_worth_a_look(now, &[false]));
+            assert!(slots.is_worth_a_look(now, &[true]));
+            let late = now + Duration::from_secs(30);
+            assert!(slots.is_worth_a_look(late, &[false]));
+            slots.give_up(late, &[false], &[]);
+            assert_eq!(slots.outstanding, 2, "one was told");
+            assert!(!slots.is_worth_a_look(late, &[false]), "the next is due in ten seconds");
+        });
     }
 }

@@ -1,13 +1,13 @@
 //! The stamp of an entry: ledger time as the leader proposes it.
 //!
-//! The stamp is the last ledger time plus the monotonic time since then, slewed towards the wall
-//! clock by at most 1 %. So no jump of one clock expires everybody's holds or freezes expiry. A
-//! leadership goes by the stamp that it made last and by *when it made it*: going by when an entry
-//! was applied would lose the time of each commit, and time would stand still under load. A new
-//! leadership goes by the entry applied last and by when that was here. The wall clock is followed
-//! at once only when there is no monotonic base (nothing was applied here since the start), or time
-//! is behind after a stop of the whole cluster, and only when a majority of the members' clocks
-//! agrees.
+//! A leadership begins with the last applied ledger time plus the monotonic time since that stamp was
+//! applied here. From then on it goes by its own stamps and by when it made them, not by when they
+//! were applied: an entry that follows the one before as soon as that commits would otherwise lose
+//! the time of every commit, and time would all but stand still under load. It is slewed towards
+//! the wall clock by at most 1 %. So no jump of one clock expires everybody's holds or freezes
+//! expiry. The wall clock is followed at once only when there is no monotonic base (nothing was
+//! stamped since the start, as after a stop of the whole cluster), and only when a majority of the
+//! members' clocks agrees.
 
 use std::time::Duration;
 
@@ -23,17 +23,24 @@ const MICROS_PER_MS: u64 = 1_000;
 /// from applied time. Two rounds of asking the others take less than half of it.
 const PATIENCE: Duration = Duration::from_secs(3);
 
+/// A moment of ledger time and when that was here.
+#[derive(Debug, Clone, Copy)]
+struct Anchor {
+    /// Microseconds: what is left of a millisecond adds up.
+    us: u64,
+    at: Instant,
+    /// Whether it came from entries or from agreed clocks, and not from where time stood still.
+    is_founded: bool,
+}
+
 /// Proposes stamps for one leadership after another.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct StampSource {
-    last: UnixMs,
     leader: Option<LeaderId>,
-    /// The stamp that this leadership made last, in microseconds, and when it made it.
-    made: Option<(u64, Instant)>,
+    anchor: Option<Anchor>,
+    last: UnixMs,
     /// Since when this leadership has had neither a base nor a wall clock to go by.
     lost_since: Option<Instant>,
-    /// This leadership went on from applied time, for want of anything better: its base is none.
-    is_adrift: bool,
 }
 
 impl StampSource {
@@ -54,67 +61,131 @@ impl StampSource {
         if self.leader != Some(leader) {
             *self = StampSource { last: self.last, leader: Some(leader), ..StampSource::default() };
         }
-        let passed = |at: Instant| if now > at { now - at } else { Duration::ZERO };
-        let own = self.made.filter(|(made, _)| *made / MICROS_PER_MS >= applied.0);
-        let base = own.or_else(|| stamped.map(|(base, at)| (micros(base), at)));
-        let proposed = match (base, wall) {
-            (None, None) => {
-                let since = *self.lost_since.get_or_insert(now);
-                // A ledger without any time has no other than the wall clock's.
-                if applied == UnixMs(0) || passed(since) < PATIENCE {
-                    return None;
-                }
-                self.is_adrift = true;
-                micros(applied)
-            }
-            (None, Some(wall)) => micros(applied.max(wall)),
-            (Some((base, at)), Some(wall)) if self.is_adrift => {
-                self.is_adrift = false;
-                slewed(base, passed(at), None).max(micros(wall))
-            }
-            (Some((base, at)), wall) => slewed(base, passed(at), wall),
+        let base = |(base, at)| Anchor { us: us(base), at, is_founded: true };
+        let anchor = match self.anchor.or_else(|| stamped.map(base)) {
+            Some(anchor) if anchor.is_founded => slewed(anchor, now, wall),
+            Some(anchor) => found(slewed(anchor, now, None), wall),
+            None if wall.is_none() && self.is_to_wait(now, applied) => return None,
+            None => found(Anchor { us: us(applied), at: now, is_founded: false }, wall),
         };
-        self.lost_since = self.lost_since.filter(|_| self.is_adrift);
         // Two entries may be in flight: the second is never stamped before the first.
-        let proposed = proposed.max(micros(applied)).max(micros(self.last));
-        self.made = Some((proposed, now));
-        self.last = UnixMs(proposed / MICROS_PER_MS);
+        self.last = UnixMs((anchor.us / 1_000).max(applied.0).max(self.last.0));
+        self.anchor = Some(Anchor { us: anchor.us.max(us(self.last)), ..anchor });
         Some(self.last)
     }
-}
 
-fn micros(time: UnixMs) -> u64 {
-    time.0.saturating_mul(MICROS_PER_MS)
-}
-
-/// Reckons in microseconds.
-fn slewed(base: u64, since: Duration, wall: Option<UnixMs>) -> u64 {
-    let since = u64::try_from(since.as_micros()).unwrap_or(u64::MAX);
-    let plain = base.saturating_add(since);
-    let slack = since / SLEW_PART;
-    match wall {
-        None => plain,
-        Some(wall) => micros(wall).clamp(plain.saturating_sub(slack), plain.saturating_add(slack)),
+    /// Tells whether a leader with nothing to go by waits for the others' clocks. A ledger without any
+    /// time has no other than the wall clock's.
+    fn is_to_wait(&mut self, now: Instant, applied: UnixMs) -> bool {
+        let since = *self.lost_since.get_or_insert(now);
+        applied == UnixMs(0) || now <= since || now - since < PATIENCE
     }
+}
+
+fn us(ms: UnixMs) -> u64 {
+    ms.0.saturating_mul(1_000)
+}
+
+/// Follows agreed clocks at once, never back.
+fn found(anchor: Anchor, wall: Option<UnixMs>) -> Anchor {
+    match wall {
+        Some(wall) => Anchor { us: anchor.us.max(us(wall)), is_founded: true, ..anchor },
+        None => anchor,
+    }
+}
+
+fn slewed(anchor: Anchor, now: Instant, wall: Option<UnixMs>) -> Anchor {
+    let since = if now > anchor.at { now - anchor.at } else { Duration::ZERO };
+    let since = u64::try_from(since.as_micros()).unwrap_or(u64::MAX);
+    let plain = anchor.us.saturating_add(since);
+    let slack = since / SLEW_PART;
+    let us = match wall {
+        None => plain,
+        Some(wall) => us(wall).clamp(plain.saturating_sub(slack), plain.saturating_add(slack)),
+    };
+    Anchor { us, at: if now > anchor.at { now } else { anchor.at }, ..anchor }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ledger::NodeId;
+    use crate::raft::trial::run;
+    use crate::runtime;
+
+    const OWN: LeaderId = LeaderId { term: 3, node: NodeId(1) };
+    const NEXT: LeaderId = LeaderId { term: 4, node: NodeId(1) };
 
     fn at(ms: u64) -> UnixMs {
         UnixMs(1_000_000 + ms)
     }
 
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
     #[test]
     fn a_wild_wall_clock_moves_ledger_time_by_at_most_one_percent() {
-        let passed = Duration::from_secs(10);
-        let slewed =
-            |base, passed, wall| UnixMs(slewed(micros(base), passed, wall) / MICROS_PER_MS);
-        assert_eq!(slewed(at(0), passed, Some(UnixMs(u64::MAX))), at(10_100));
-        assert_eq!(slewed(at(0), passed, Some(UnixMs(0))), at(9_900));
-        assert_eq!(slewed(at(0), passed, None), at(10_000));
-        assert_eq!(slewed(at(0), passed, Some(at(10_007))), at(10_007));
+        run(async {
+            let begin = runtime::now();
+            for (wall, after) in [
+                (Some(UnixMs(u64::MAX)), at(10_100)),
+                (Some(UnixMs(0)), at(9_900)),
+                (None, at(10_000)),
+                (Some(at(10_007)), at(10_007)),
+            ] {
+                let base = Some((at(0), begin));
+                let mut source = StampSource::default();
+                let stamp = source.stamp(OWN, begin + ms(10_000), at(0), base, wall);
+                assert_eq!(stamp, Some(after), "{wall:?}");
+            }
+        });
+    }
+
+    #[test]
+    fn a_jump_late_in_a_long_leadership_is_slewed_from_the_last_stamp_on() {
+        run(async {
+            let begin = runtime::now();
+            let mut source = StampSource::default();
+            let base = Some((at(0), begin));
+            let hour = 3_600_000;
+            source.stamp(OWN, begin + ms(hour), at(0), base, Some(at(hour)));
+            let wild = Some(at(9 * hour));
+            let next = source.stamp(OWN, begin + ms(hour + 1_000), at(hour), base, wild);
+            assert_eq!(next, Some(at(hour + 1_010)));
+        });
+    }
+
+    #[test]
+    fn ledger_time_does_not_lose_the_time_of_the_commits() {
+        run(async {
+            let begin = runtime::now();
+            let mut source = StampSource::default();
+            let (mut applied, mut stamped) = (at(0), Some((at(0), begin)));
+            for entry in 0..1_000 {
+                // Each entry is proposed in the moment in which the one before is applied.
+                let now = begin + Duration::from_micros(2_500 * entry);
+                let stamp = source.stamp(OWN, now, applied, stamped, None).expect("a base");
+                let applied_at = now + Duration::from_micros(2_500);
+                (applied, stamped) = (stamp, Some((stamp, applied_at)));
+            }
+            assert_eq!(applied, at(2_497));
+        });
+    }
+
+    #[test]
+    fn stamps_never_go_back() {
+        run(async {
+            let begin = runtime::now();
+            let mut source = StampSource::default();
+            let first = source.stamp(OWN, begin + ms(50), at(0), Some((at(0), begin)), None);
+            assert_eq!(first, Some(at(50)));
+            // A new leadership whose base is older, a clock that goes back, an applied time ahead.
+            let second = source.stamp(NEXT, begin + ms(51), at(0), None, Some(UnixMs(5)));
+            assert_eq!(second, first);
+            let third = source.stamp(NEXT, begin + ms(49), at(80), None, None);
+            assert_eq!(third, Some(at(80)));
+        });
     }
 
     /// Found on a real cluster: 1,995 of 2,000 holds could be confirmed up to 20 ms after their

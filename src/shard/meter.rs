@@ -204,6 +204,7 @@ impl Meter {
         self.queued(lane).fetch_sub(1, Ordering::AcqRel);
     }
 
+    /// Counts a question that was not answered.
     pub(crate) fn gave_up(&self, outcome: &Outcome) {
         match outcome {
             Outcome::Unknown => self.unknown.fetch_add(1, Ordering::Relaxed),
@@ -242,10 +243,6 @@ impl Meter {
             | Answer::Accepted { .. }
             | Answer::Settled => {}
         }
-    }
-
-    pub(crate) fn unknown(&self) {
-        self.unknown.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn forwarded(&self, questions: usize) {

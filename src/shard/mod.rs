@@ -14,6 +14,8 @@ mod opening;
 mod placement;
 mod router;
 mod status;
+#[cfg(all(test, not(feature = "sim")))]
+mod tests;
 mod writer;
 
 pub use desk::*;

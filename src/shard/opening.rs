@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use super::ask::{Addressed, Outgoing};
+use super::ask::{Addressed, Delivery, Outgoing};
 use super::desk::{Consistency, MemberSpec, Outcome, Question, Reply};
 use super::fence::{Bar, Fence};
 use super::flight::{FlightBoard, Flights};
@@ -19,9 +19,6 @@ use super::writer::{AgreedClock, Writer, WriterLimits};
 use crate::ledger::{Command, NodeId, PauseReason, ShardId, UnixMs};
 use crate::raft::{Group, Replica};
 use crate::runtime::{self, Instant};
-
-/// Deliveries that may wait for a shard; each carries one turn of one home.
-const DELIVERIES_MAX: usize = 8192;
 
 /// The bounds of a shard's gate and batcher.
 #[derive(Debug, Clone, Copy)]
@@ -62,12 +59,26 @@ pub fn open_shard(
     clock: AgreedClock,
     abstaining: Abstaining,
 ) -> ShardService {
+    let (service, writer, deliveries) = assemble(group, limits, clock, abstaining);
+    runtime::spawn(writer.run(deliveries));
+    service
+}
+
+/// Puts a shard together; nothing runs yet.
+pub(super) fn assemble(
+    group: Group,
+    limits: ShardLimits,
+    clock: AgreedClock,
+    abstaining: Abstaining,
+) -> (ShardService, Writer, mpsc::Receiver<Delivery>) {
     let shard = group.shard();
     let replica = Arc::clone(group.replica());
     let fence = Arc::new(Fence::new(group.clone(), limits.pause_after, limits.lease));
     let meter = Arc::new(Meter::default());
     let board = Arc::new(FlightBoard::default());
-    let (deliveries, receiver) = mpsc::channel(DELIVERIES_MAX);
+    // Each delivery carries at least one question that has a place in a lane: as many as both lanes
+    // hold never fill it, so that places cannot keep the others out here either.
+    let (deliveries, receiver) = mpsc::channel(limits.queue_max.saturating_mul(2).max(1));
     let gate = Gate {
         shard,
         replica: Arc::clone(&replica),
@@ -78,7 +89,9 @@ pub fn open_shard(
         places: Default::default(),
         finishes: Default::default(),
         parked: Default::default(),
+        parked_places: 0,
         park_max: limits.park_max,
+        has_released: false,
         out: Outgoing::default(),
     };
     let writer_limits = WriterLimits {
@@ -87,14 +100,13 @@ pub fn open_shard(
         queue_age_max: limits.queue_age_max,
     };
     let writer = Writer::new(group.clone(), gate, writer_limits, clock);
-    runtime::spawn(writer.run(receiver));
     let lanes = LaneLimits { all_max: limits.queue_max, kept_for_finishes: limits.finish_lane };
     let door = Door { shard, deliveries, meter: Arc::clone(&meter), lanes };
     let applied = Arc::clone(&meter);
     replica.time_entries(Box::new(move |took| applied.applied(took)));
     let digests = Arc::default();
     let place = Place { group, replica, fence, meter, board, door, abstaining, digests };
-    ShardService { place, limits }
+    (ShardService { place, limits }, writer, receiver)
 }
 
 impl ShardService {

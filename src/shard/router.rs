@@ -2,8 +2,8 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, RwLock};
 
@@ -43,13 +43,15 @@ pub struct Router {
     places: Vec<Place>,
     members: RwLock<BTreeMap<NodeId, MemberSpec>>,
     network: Network,
+    /// The homes of all threads. They live as long as the router, or until their runtime ends.
+    homes: Mutex<Vec<Arc<Home>>>,
 }
 
 static ROUTERS: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
     /// This thread's homes, by router: a test process may run several nodes on one thread.
-    static HOMES: RefCell<BTreeMap<u64, Arc<Home>>> = const { RefCell::new(BTreeMap::new()) };
+    static HOMES: RefCell<BTreeMap<u64, Weak<Home>>> = const { RefCell::new(BTreeMap::new()) };
 }
 
 impl std::fmt::Debug for Router {
@@ -67,35 +69,53 @@ impl Router {
     ) -> Router {
         let members = members.into_iter().map(|member| (member.node, member)).collect();
         let id = ROUTERS.fetch_add(1, Ordering::Relaxed);
-        Router { id, node, places, members: RwLock::new(members), network }
+        let (members, homes) = (RwLock::new(members), Mutex::default());
+        Router { id, node, places, members, network, homes }
     }
 
-    pub(crate) fn places(&self) -> &[Place] {
-        &self.places
-    }
-
+    /// Returns the members in the order of their ids.
     pub fn members(&self) -> Vec<MemberSpec> {
         self.members.read().values().cloned().collect()
     }
 
     /// Forgets this thread's home. For a thread that carries no more requests.
     pub fn leave_thread(&self) {
-        HOMES.with_borrow_mut(|homes| homes.remove(&self.id));
+        let home = HOMES.with_borrow_mut(|homes| homes.remove(&self.id));
+        if let Some(home) = home.and_then(|home| home.upgrade()) {
+            self.homes.lock().retain(|other| !Arc::ptr_eq(other, &home));
+        }
     }
 
+    /// Returns this thread's home; another one when the runtime of the last has ended.
     pub(super) fn home(self: &Arc<Router>) -> Arc<Home> {
         HOMES.with_borrow_mut(|homes| {
-            let open = || {
-                let doors = self.places.iter().map(|place| place.door.clone()).collect();
-                let fences: Vec<_> =
-                    self.places.iter().map(|place| Arc::clone(&place.fence)).collect();
-                let stale = move |shard: ShardId| {
-                    fences.get(usize::from(shard.0)).is_some_and(|fence| fence.is_stale())
-                };
-                Home::open(doors, Arc::new(stale))
-            };
-            Arc::clone(homes.entry(self.id).or_insert_with(open))
+            let known = homes.get(&self.id).and_then(Weak::upgrade);
+            if let Some(home) = known.filter(|home| !home.is_gone()) {
+                return home;
+            }
+            let home = self.open_home();
+            homes.retain(|_, home| home.strong_count() > 0);
+            homes.insert(self.id, Arc::downgrade(&home));
+            home
         })
+    }
+
+    #[cfg(test)]
+    pub(super) fn home_is_gone(&self) -> bool {
+        self.homes.lock().iter().all(|home| home.is_gone())
+    }
+
+    fn open_home(&self) -> Arc<Home> {
+        let doors = self.places.iter().map(|place| place.door.clone()).collect();
+        let fences: Vec<_> = self.places.iter().map(|place| Arc::clone(&place.fence)).collect();
+        let stale = move |shard: ShardId| {
+            fences.get(usize::from(shard.0)).is_some_and(|fence| fence.is_stale())
+        };
+        let home = Home::open(doors, Arc::new(stale));
+        let mut homes = self.homes.lock();
+        homes.retain(|home| !home.is_gone());
+        homes.push(Arc::clone(&home));
+        home
     }
 
     /// Answers one question.
@@ -108,7 +128,7 @@ impl Router {
         if place.leads_here() {
             let here = self.here(vec![(question.clone(), consistency)], deadline).await;
             match here.into_iter().next() {
-                Some(Reply { outcome: Outcome::Paused(PauseReason::Moving), .. }) => {}
+                Some(reply) if is_moving(&reply) => {}
                 Some(reply) => return reply,
                 None => return reply(Outcome::Unknown),
             }
@@ -166,10 +186,23 @@ impl Router {
         deadline: Instant,
         hop: Hop,
     ) -> Vec<Reply> {
-        if self.places[usize::from(shard.0)].leads_here() {
-            return self.here(questions, deadline).await;
+        if !self.places[usize::from(shard.0)].leads_here() {
+            return self.elsewhere(shard, questions, deadline, hop).await;
         }
-        self.elsewhere(shard, questions, deadline, hop).await
+        let mut replies = self.here(questions.clone(), deadline).await;
+        // Nothing was taken of these: leadership is on its way to another node.
+        let (order, moved): (Vec<usize>, Vec<_>) = questions
+            .into_iter()
+            .enumerate()
+            .filter(|(at, _)| replies.get(*at).is_some_and(is_moving))
+            .unzip();
+        if !moved.is_empty() {
+            let elsewhere = self.elsewhere(shard, moved, deadline, hop).await;
+            for (at, reply) in order.into_iter().zip(elsewhere) {
+                replies[at] = reply;
+            }
+        }
+        replies
     }
 
     /// Answers questions that another node forwarded: here or not at all.
@@ -238,9 +271,13 @@ impl Router {
     ) -> Vec<Reply> {
         let count = questions.len();
         let place = &self.places[usize::from(shard.0)];
+        let leader = place.group.leader();
+        if leader == Some(self.node) {
+            return vec![reply(Outcome::Paused(PauseReason::Moving)); count];
+        }
         // A caller sent after a leader that is silent would wait there until its deadline.
         let silent = place.fence.leader_is_silent();
-        let leader = place.group.leader().filter(|leader| *leader != self.node && !silent);
+        let leader = leader.filter(|_| !silent);
         let member = leader.and_then(|leader| self.members.read().get(&leader).cloned());
         let Some(member) = member else {
             return vec![reply(Outcome::Paused(PauseReason::QuorumLost)); count];
@@ -280,12 +317,8 @@ impl Router {
     }
 }
 
-impl Drop for Router {
-    fn drop(&mut self) {
-        // A thread whose storage is gone already has no home to forget.
-        let home = HOMES.try_with(|homes| homes.borrow_mut().remove(&self.id));
-        drop(home);
-    }
+fn is_moving(reply: &Reply) -> bool {
+    matches!(reply.outcome, Outcome::Paused(PauseReason::Moving))
 }
 
 fn no_such_shard() -> Reply {

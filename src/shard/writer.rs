@@ -13,13 +13,13 @@ use futures_util::{FutureExt, StreamExt};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
-use super::ask::{Delivery, GateLane};
+use super::ask::{Ask, Delivery, GateLane};
 use super::desk::{Outcome, Question};
-use super::gate::{Admitted, Gate, receipt_of, stand_on};
+use super::gate::{Admitted, Gate, is_keyed, receipt_of, stand_on};
 use super::home::reply;
 use super::ledger_time::StampSource;
 use crate::ledger::{Command, LeaderId, PauseReason, UnixMs};
-use crate::raft::{Applied, EntryBuilder, Group, ProposeError};
+use crate::raft::{Applied, EntryBuilder, Group, Payload, ProposeError};
 use crate::runtime::{self, Instant};
 
 /// The wall clock as this node may use it: `None` while no majority of the members' clocks agrees.
@@ -47,6 +47,14 @@ struct Flying {
     in_limbo: bool,
 }
 
+/// An entry on its way to Raft.
+#[derive(Debug)]
+struct Gathered {
+    ticket: u64,
+    leader: LeaderId,
+    payload: Payload,
+}
+
 /// One shard's single writer.
 pub(crate) struct Writer {
     group: Group,
@@ -61,6 +69,8 @@ pub(crate) struct Writer {
 
 type Decision = futures_util::future::BoxFuture<'static, (u64, Result<Applied, ProposeError>)>;
 
+/// Deliveries taken in before entries are proposed again.
+const DELIVERIES_A_LOOP: usize = 1024;
 /// How long the writer sleeps at most: it looks at the gate's health this often.
 const IDLE_LOOK: Duration = Duration::from_millis(10);
 
@@ -99,21 +109,39 @@ impl Writer {
                 delivery = deliveries.recv() => {
                     let Some(delivery) = delivery else { return };
                     self.receive(delivery);
-                    while let Ok(delivery) = deliveries.try_recv() {
+                    for _ in 1..DELIVERIES_A_LOOP {
+                        let Ok(delivery) = deliveries.try_recv() else { break };
                         self.receive(delivery);
                     }
                 }
                 _ = progress.changed(), if self.flying.iter().any(|entry| entry.in_limbo) => {}
                 () = runtime::sleep(IDLE_LOOK), if self.is_waiting() => {}
             }
-            self.resolve_limbo();
-            self.look_at_health();
-            while let Some(decision) = self.propose().await {
-                proposals.push(decision);
-            }
-            self.gate.meter.depth(self.gate.flights.len(), self.gate.parked.len());
-            self.gate.out.flush();
+            self.work(&mut proposals).await;
         }
+    }
+
+    /// Decides, sheds, judges again and proposes whatever can be now.
+    async fn work(&mut self, proposals: &mut FuturesUnordered<Decision>) {
+        // A result that is here must not be taken for one that went astray.
+        while let Some(Some((ticket, result))) = proposals.next().now_or_never() {
+            self.decided(ticket, result);
+        }
+        self.resolve_limbo();
+        self.look_at_health();
+        let (now, age_max) = (runtime::now(), self.limits.queue_age_max);
+        self.gate.shed_old(|ask| now > ask.sent_at && now - ask.sent_at > age_max);
+        loop {
+            self.gate.unpark();
+            match self.propose().await {
+                Some(decision) => proposals.push(decision),
+                // What was dropped on the way may have stood in another's way.
+                None if self.gate.has_released => {}
+                None => break,
+            }
+        }
+        self.gate.meter.depth(self.gate.flights.len(), self.gate.parked.len());
+        self.gate.out.flush();
     }
 
     fn is_waiting(&self) -> bool {
@@ -144,6 +172,18 @@ impl Writer {
 
     /// Proposes one entry if there is something to propose and room in flight.
     async fn propose(&mut self) -> Option<Decision> {
+        let Gathered { ticket, leader, payload } = self.gather()?;
+        let proposal = self.group.propose(payload, leader).await;
+        Some(Box::pin(async move {
+            match proposal {
+                Ok(proposal) => (ticket, proposal.await),
+                Err(error) => (ticket, Err(error)),
+            }
+        }))
+    }
+
+    /// Gathers what is queued into one entry. From here on it counts as proposed.
+    fn gather(&mut self) -> Option<Gathered> {
         let undecided = self.flying.iter().filter(|entry| !entry.in_limbo).count();
         if undecided >= self.limits.entries_in_flight_max {
             return None;
@@ -165,19 +205,12 @@ impl Writer {
         if commands.is_empty() {
             return None;
         }
-        let count = builder.count();
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         let proposed_at = runtime::now();
+        self.gate.meter.proposed(builder.count());
         self.flying.push_back(Flying { ticket, leader, proposed_at, commands, in_limbo: false });
-        self.gate.meter.proposed(count);
-        let proposal = self.group.propose(builder.finish(stamp)).await;
-        Some(Box::pin(async move {
-            match proposal {
-                Ok(proposal) => (ticket, proposal.await),
-                Err(error) => (ticket, Err(error)),
-            }
-        }))
+        Some(Gathered { ticket, leader, payload: builder.finish(stamp) })
     }
 
     fn fill(
@@ -191,10 +224,7 @@ impl Writer {
             if builder.bytes() >= bytes_share {
                 return;
             }
-            let queue = match lane {
-                GateLane::Place => &mut self.gate.places,
-                GateLane::Finish => &mut self.gate.finishes,
-            };
+            let queue = self.gate.queue(lane);
             let Some(next) = queue.front() else { return };
             let Question::Command(command) = &next.ask.question else {
                 unreachable!("only commands are admitted");
@@ -203,12 +233,7 @@ impl Writer {
                 return;
             }
             let Some(next) = queue.pop_front() else { return };
-            let is_old = runtime::now() - next.ask.sent_at > self.limits.queue_age_max;
-            if is_old {
-                builder.pop();
-                self.gate.settle(&next.claim);
-                self.gate.answer(next.ask, reply(Outcome::Overloaded));
-            } else if next.ask.propose() {
+            if next.ask.propose() {
                 commands.push(next);
             } else {
                 builder.pop();
@@ -246,7 +271,6 @@ impl Writer {
                 self.flying[at].in_limbo = true;
             }
         }
-        self.gate.unpark();
     }
 
     fn answer_all(&mut self, entry: Flying, applied: Applied) {
@@ -272,28 +296,38 @@ impl Writer {
     fn resolve_limbo(&mut self) {
         let applied = self.group.replica().read().applied;
         let Some(applied) = applied else { return };
-        while let Some(at) = self.flying.iter().position(|entry| entry.leader < applied.leader) {
+        let is_decided = |entry: &Flying| entry.leader < applied.leader;
+        while let Some(at) = self.flying.iter().position(is_decided) {
             let Some(entry) = self.flying.remove(at) else { return };
             for Admitted { ask, claim } in entry.commands {
-                let Question::Command(command) = &ask.question else { continue };
-                match receipt_of(self.group.replica(), command) {
-                    Some((answer, position)) => {
-                        let outcome = Outcome::Answered(answer);
-                        let reply = stand_on(outcome, self.gate.shard, Some(position));
-                        self.gate.answer(ask, reply);
-                    }
-                    // Without a receipt the command may still have changed something (a PUT has
-                    // none): it is unknown unless it was a placement, which is its own receipt.
-                    None if matches!(command, Command::Place(_)) => {
-                        self.gate.answer(ask, reply(Outcome::Paused(PauseReason::Moving)));
-                    }
-                    None => {
-                        self.gate.meter.unknown();
-                        self.gate.answer(ask, reply(Outcome::Unknown));
-                    }
-                }
+                self.answer_from_receipt(ask);
                 self.gate.settle(&claim);
             }
         }
     }
+
+    fn answer_from_receipt(&mut self, ask: Ask) {
+        let Question::Command(command) = &ask.question else {
+            unreachable!("only commands are proposed");
+        };
+        match receipt_of(self.group.replica(), command) {
+            Some((answer, position)) => {
+                let placed = matches!(command, Command::Place(_));
+                self.gate.meter.answered(&answer, false, placed);
+                let outcome = Outcome::Answered(answer);
+                let reply = stand_on(outcome, self.gate.shard, Some(position));
+                self.gate.answer(ask, reply);
+            }
+            // Its entry is not in the log or changed nothing, and it never will: nothing was taken.
+            // Another leadership answers it, this one's successor here or elsewhere.
+            None if is_keyed(command) => {
+                self.gate.answer(ask, reply(Outcome::Paused(PauseReason::Moving)));
+            }
+            // Without a key it may still have changed something.
+            None => self.gate.answer(ask, reply(Outcome::Unknown)),
+        }
+    }
 }
+
+#[cfg(test)]
+mod tests;
