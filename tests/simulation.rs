@@ -158,3 +158,27 @@ fn every_seed_keeps_the_laws() {
     let failed = failed.into_inner();
     assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
+
+/// Runs a seed in a process of its own and returns its trace hash.
+fn hash_elsewhere(seed: u64) -> String {
+    let own = std::env::current_exe().expect("a test knows its own path");
+    let output = std::process::Command::new(own)
+        .args(["every_seed_keeps_the_laws", "--exact", "--nocapture"])
+        .env("SIM_SEED", seed.to_string())
+        .output()
+        .expect("this test runs, so it can run again");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let found = text.lines().find_map(|line| line.split("trace hash ").nth(1));
+    found.unwrap_or_else(|| panic!("seed {seed} told no hash: {text}")).trim().to_owned()
+}
+
+#[test]
+fn the_same_seed_gives_the_same_trace_in_any_process() {
+    for seed in [7, 29, 104] {
+        let first = format!("{:016x}", run(seed).hash);
+        // Other seeds ran on this thread, and a whole run of this one.
+        assert_eq!(first, format!("{:016x}", run(seed).hash), "seed {seed}, the second time");
+        assert_eq!(first, hash_elsewhere(seed), "seed {seed}, in another process");
+    }
+    assert_ne!(run(7).hash, run(8).hash, "the hash sees something");
+}

@@ -23,7 +23,7 @@ use crate::shard::{
     Adopt, Adopted, Desk, LogStatus, MemberSpec, NodeStatus, Outcome, Reply, Request, uuid_bytes,
     uuid_hex,
 };
-use crate::storage::{Identity, IdentityError, NodeLog};
+use crate::storage::{Identity, IdentityError, NodeLog, create_dir_durably};
 
 /// What the node is now.
 enum Phase {
@@ -94,9 +94,7 @@ impl Office {
         front: Spawner,
     ) -> Result<Arc<Office>, NodeError> {
         let dir = config.node.data_dir.clone();
-        parts
-            .disk
-            .create_dir_all(&dir)
+        create_dir_durably(parts.disk.as_ref(), &dir)
             .map_err(|error| NodeError::io(dir.display().to_string(), error))?;
         adoption::undo(parts.disk.as_ref(), &dir)
             .map_err(|error| NodeError::io("undoing a `cluster init` cut short", error))?;

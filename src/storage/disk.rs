@@ -141,6 +141,23 @@ pub trait DiskFile: Debug + Send + Sync {
     }
 }
 
+/// Creates a directory and its missing parents so that a power cut does not take them away again,
+/// whoever made them: a directory's own name lives in its parent.
+///
+/// # Errors
+///
+/// What the disk said. A parent that this process may not open gave it no names either.
+pub fn create_dir_durably(disk: &dyn Disk, dir: &Path) -> io::Result<()> {
+    disk.create_dir_all(dir)?;
+    for parent in dir.ancestors().skip(1) {
+        match disk.sync_dir(parent) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+            synced => synced?,
+        }
+    }
+    Ok(())
+}
+
 /// The machine's file system.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RealDisk;

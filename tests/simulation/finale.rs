@@ -23,13 +23,23 @@ const LEVEL_WITHIN: Duration = Duration::from_secs(60);
 /// The longest that a client's request may sit in a socket.
 const SOCKET_MAX: Duration = Duration::from_secs(7);
 
-/// Asks until there is an answer of this status.
-async fn ask_until(world: &Arc<World>, at: usize, ask: Ask, status: &[u16]) -> Answer {
+/// Asks until there is an answer of this status, but not for ever.
+async fn ask_until(
+    world: &Arc<World>,
+    at: usize,
+    ask: Ask,
+    status: &[u16],
+) -> Result<Answer, String> {
+    let begun = now();
     loop {
-        if let Told::Answer(answer) = world.call(at, ask.clone()).await
+        let told = world.call(at, ask.clone()).await;
+        if let Told::Answer(answer) = &told
             && status.contains(&answer.status)
         {
-            return answer;
+            return Ok(answer.clone());
+        }
+        if now() - begun > LEVEL_WITHIN {
+            return Err(format!("n{} gives no {status:?} to {ask:?}: {told:?}", at + 1));
         }
         runtime::sleep(Duration::from_millis(50)).await;
     }
@@ -61,7 +71,7 @@ pub(crate) async fn found(world: &Arc<World>) -> Result<(), String> {
             },
         });
         let answer =
-            ask_until(world, at, Ask::post("/admin/v1/adopt", "adopt", body), &[200]).await;
+            ask_until(world, at, Ask::post("/admin/v1/adopt", "adopt", body), &[200]).await?;
         let Adopted { log_uuid, peer_addr, http_addr, region } = parsed(&answer)?;
         members.push(json!({
             "node": at + 1, "log_uuid": log_uuid, "peer_addr": peer_addr,
@@ -70,7 +80,7 @@ pub(crate) async fn found(world: &Arc<World>) -> Result<(), String> {
     }
     for at in 0..NODES {
         let ask = Ask::post("/admin/v1/begin", "begin", json!({ "members": members }));
-        ask_until(world, at, ask, &[200]).await;
+        ask_until(world, at, ask, &[200]).await?;
     }
     for item in &world.plan.items {
         let mut body = json!({
@@ -80,16 +90,17 @@ pub(crate) async fn found(world: &Arc<World>) -> Result<(), String> {
         if let Some(limit) = item.limit_per_buyer {
             body["limit_per_buyer"] = json!(limit);
         }
-        put(world, &item.name, body).await;
+        put(world, &item.name, body).await?;
     }
     for shard in 0..world.plan.shards {
-        put(world, &probe_of(world, shard), json!({"total": 1_000})).await;
+        put(world, &probe_of(world, shard), json!({"total": 1_000})).await?;
     }
     Ok(())
 }
 
-async fn put(world: &Arc<World>, item: &str, body: serde_json::Value) {
-    ask_until(world, 0, Ask::put(format!("/v1/items/{item}"), body), &[200, 201]).await;
+async fn put(world: &Arc<World>, item: &str, body: serde_json::Value) -> Result<(), String> {
+    ask_until(world, 0, Ask::put(format!("/v1/items/{item}"), body), &[200, 201]).await?;
+    Ok(())
 }
 
 /// Takes every fault back.
@@ -145,7 +156,7 @@ pub(crate) async fn settle(world: &Arc<World>) -> Result<(), String> {
             body: None,
             deadline_ms: 2_000,
         };
-        ask_until(world, 0, ask, &[200]).await;
+        ask_until(world, 0, ask, &[200]).await?;
     }
     let begun = now();
     loop {
@@ -201,7 +212,7 @@ async fn list(world: &Arc<World>, at: usize) -> Result<Vec<Hold>, String> {
     let mut cursor = String::new();
     loop {
         let path = format!("/v1/holds?item={name}&limit=200{cursor}");
-        let answer = ask_until(world, all.len() % NODES, Ask::get(path), &[200]).await;
+        let answer = ask_until(world, all.len() % NODES, Ask::get(path), &[200]).await?;
         let page: HoldList = parsed(&answer)?;
         all.extend(page.holds);
         match page.next_cursor {
@@ -217,7 +228,7 @@ async fn check_sums(world: &Arc<World>, at: usize, holds: &[Hold]) -> Result<(),
     let sold: u64 = holds.iter().map(|hold| hold.sold).sum();
     for node in 0..NODES {
         let path = format!("/v1/items/{name}/audit?consistency=local");
-        let answer = ask_until(world, node, Ask::get(path), &[200]).await;
+        let answer = ask_until(world, node, Ask::get(path), &[200]).await?;
         let audit: holdfast::api::Audit = parsed(&answer)?;
         if audit.sold != sold {
             return Err(format!("n{}: {sold} are sold by the holds: {audit:?}", node + 1));

@@ -3,9 +3,17 @@
 use std::collections::BTreeMap;
 
 use holdfast::api;
+use holdfast::runtime::since_start_ms;
 use parking_lot::Mutex;
 
 use super::world::{Answer, Ask, Commit};
+
+/// The wall clock at the beginning of every run: 2026-01-01T00:00:00Z.
+const EPOCH_MS: u64 = 1_767_225_600_000;
+/// Ledger time is slewed by at most one part in so many.
+const SLEW_PART: u64 = 100;
+/// How far apart clocks may be that agree, and some.
+const SKEW_MS: u64 = 2_500;
 
 /// Checks each answer against all others that were heard, whoever gave them.
 #[derive(Default)]
@@ -16,6 +24,7 @@ pub(crate) struct Judge {
 #[derive(Default)]
 struct State {
     broken: Vec<String>,
+    several_wild: bool,
     /// (shard, index) → the leader id of that entry.
     leaders: BTreeMap<(u16, u64), (u64, u64)>,
     /// (shard, index) → ledger time after that entry.
@@ -38,6 +47,11 @@ impl Judge {
     /// Returns what was broken.
     pub(crate) fn verdict(&self) -> Vec<String> {
         self.state.lock().broken.clone()
+    }
+
+    /// Notes that more than one clock is wild: then no majority may be right.
+    pub(crate) fn several_wild(&self) {
+        self.state.lock().several_wild = true;
     }
 
     /// Returns the greatest ledger time that was heard of an index before this one.
@@ -103,6 +117,11 @@ impl Judge {
     fn hear_time(&self, shard: u16, index: u64, time: u64) -> Result<(), String> {
         let mut state = self.state.lock();
         let at = (shard, index);
+        let passed = since_start_ms();
+        let latest = EPOCH_MS + passed + passed / SLEW_PART + SKEW_MS;
+        if !state.several_wild && time > latest {
+            return Err(format!("one wild clock moved ledger time to {time} at {at:?}, not {latest}"));
+        }
         let known = *state.times.entry(at).or_insert(time);
         if known != time {
             return Err(format!("two ledger times at {at:?}: {known} and {time}"));
