@@ -13,7 +13,7 @@ mod threads;
 mod watch;
 
 pub use office::{Counter, Ended, Office};
-pub use parts::{Parts, sled_pages};
+pub use parts::{NetworkOf, PagesOf, Parts, PlaceOf, Random, sled_pages};
 pub use threads::Node;
 
 /// Why a node does not start.

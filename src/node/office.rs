@@ -342,6 +342,14 @@ impl Office {
         running.found(&members).await
     }
 
+    /// Changes a shard's ledger in memory as no entry does. For tests of what follows.
+    #[doc(hidden)]
+    pub fn corrupt_for_test(&self, shard: usize, change: impl FnOnce(&mut crate::ledger::Ledger)) {
+        if let Some(running) = self.running() {
+            running.shards[shard].replica().corrupt_for_test(change);
+        }
+    }
+
     fn not_serving(&self) -> Reply {
         let words = match &*self.phase.lock() {
             Phase::Empty | Phase::Adopted { .. } => {

@@ -74,6 +74,7 @@ impl Router {
         &self.places
     }
 
+    /// Returns the members that this node knows, in the order of their ids.
     pub fn members(&self) -> Vec<MemberSpec> {
         self.members.read().values().cloned().collect()
     }
