@@ -164,7 +164,8 @@ impl Cluster {
             match self.ask(node, Question::Command(command.clone())).await {
                 Outcome::Answered(answer) => Some(answer),
                 other => {
-                    println!("{other:?}");
+                    let status = self.status(node);
+                    println!("{other:?}, stopped: {:?}, {:?}", status.stopped, status.log);
                     None
                 }
             }
@@ -311,6 +312,7 @@ async fn tampered(leads: bool) {
 async fn replicas_of_which_no_majority_is_alike_pause_their_shard() {
     let cluster = Plan { nodes: 3, simulated_disks: false, tune: |_| {} }.start().await;
     cluster.open_item().await;
+    cluster.place(0, "one that will be due", 600_000).await;
     for (node, units) in [(0, 1), (1, 2)] {
         let desk = &cluster.nodes[node].desk;
         desk.0.corrupt_for_test(0, |ledger| ledger.corrupt_for_test(&show(), units));
