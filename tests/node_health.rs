@@ -300,13 +300,15 @@ async fn tampered(leads: bool) {
     .await;
     let alike = eventually("all replicas alike at one index", async || {
         let shards: Vec<_> = (0..3).map(|node| cluster.status(node).shards[0].clone()).collect();
-        let same = shards.iter().all(|shard| {
-            shard.applied == shards[0].applied && shard.digest == shards[0].digest
-        });
+        let same = shards
+            .iter()
+            .all(|shard| shard.applied == shards[0].applied && shard.digest == shards[0].digest);
         same.then_some(shards)
     })
     .await;
-    assert!(alike.iter().all(|shard| shard.figures.units_available == alike[0].figures.units_available));
+    assert!(
+        alike.iter().all(|shard| shard.figures.units_available == alike[0].figures.units_available)
+    );
     assert!(alike.iter().map(|shard| shard.digests.mismatches).sum::<u64>() > 0);
 }
 

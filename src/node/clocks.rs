@@ -152,9 +152,10 @@ impl Clocks {
         let own = signed(wall).saturating_sub(self.monotonic_ms(now));
         let fresh = |sample: &&Sample| now <= sample.at || now - sample.at <= SAMPLE_AGE_MAX;
         let seen = self.seen.lock();
-        let best = seen.others.values().map(|samples| {
-            samples.iter().filter(fresh).min_by_key(|sample| sample.round_trip)
-        });
+        let best = seen
+            .others
+            .values()
+            .map(|samples| samples.iter().filter(fresh).min_by_key(|sample| sample.round_trip));
         best.map(|sample| Some(sample?.against_monotonic.saturating_sub(own))).collect()
     }
 

@@ -19,8 +19,8 @@ use crate::ledger::UnixMs;
 use crate::peer::Spawner;
 use crate::runtime::{self, Instant};
 use crate::shard::{
-    Adopt, Adopted, Desk, LogStatus, MemberSpec, NodeStatus, Outcome,
-    Reply, Request, uuid_bytes, uuid_hex,
+    Adopt, Adopted, Desk, LogStatus, MemberSpec, NodeStatus, Outcome, Reply, Request, uuid_bytes,
+    uuid_hex,
 };
 use crate::storage::{Identity, IdentityError, NodeLog};
 
@@ -74,7 +74,9 @@ pub struct Office {
 
 impl std::fmt::Debug for Office {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Office").field("data_dir", &self.config.node.data_dir).finish_non_exhaustive()
+        f.debug_struct("Office")
+            .field("data_dir", &self.config.node.data_dir)
+            .finish_non_exhaustive()
     }
 }
 
@@ -132,8 +134,7 @@ impl Office {
         {
             let disk = Arc::clone(&self.parts.disk);
             let options = log_options(&self.config);
-            *log =
-                Some(NodeLog::open(disk, &self.dir().join("log"), identity.log_uuid, options)?);
+            *log = Some(NodeLog::open(disk, &self.dir().join("log"), identity.log_uuid, options)?);
         }
         Ok(())
     }
@@ -146,7 +147,10 @@ impl Office {
         }
     }
 
-    async fn start(self: &Arc<Office>, members: Vec<MemberSpec>) -> Result<Arc<Running>, NodeError> {
+    async fn start(
+        self: &Arc<Office>,
+        members: Vec<MemberSpec>,
+    ) -> Result<Arc<Running>, NodeError> {
         let taken = {
             let mut phase = self.phase.lock();
             std::mem::replace(&mut *phase, Stopped::because("it is starting"))
@@ -294,9 +298,8 @@ impl Office {
         };
         // The log first: an identity never lists a log that was not there.
         let options = log_options(&self.config);
-        let log =
-            NodeLog::create(Arc::clone(&disk), &dir.join("log"), identity.log_uuid, options)
-                .map_err(|error| error.to_string())?;
+        let log = NodeLog::create(Arc::clone(&disk), &dir.join("log"), identity.log_uuid, options)
+            .map_err(|error| error.to_string())?;
         identity.create(disk.as_ref(), &dir).map_err(|error| error.to_string())?;
         let adopted = self.adopted(&identity);
         *self.phase.lock() = Phase::Adopted { identity, log: Some(log), is_new: true };

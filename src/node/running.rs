@@ -23,8 +23,8 @@ use crate::raft::{
 };
 use crate::runtime;
 use crate::shard::{
-    Abstaining, AgreedClock, Bar, ForwardConversation, MemberSpec, Router, ShardLimits, ShardService, open_shard,
-    uuid_bytes,
+    Abstaining, AgreedClock, Bar, ForwardConversation, MemberSpec, Router, ShardLimits,
+    ShardService, open_shard, uuid_bytes,
 };
 use crate::steward::{Comparison, Steward, StewardRules};
 use crate::storage::{Ballast, Checkpoints, Identity, LogOptions, NodeLog, PageDesk};
@@ -164,8 +164,7 @@ impl Opening {
         let (stop, stopped) = watch::channel(false);
         for (shard, spawner) in shards.iter().zip(&spawners) {
             let rules = self.steward_rules(shard.shard());
-            let steward =
-                Steward::new(shard.clone(), Arc::clone(&router), rules, stopped.clone());
+            let steward = Steward::new(shard.clone(), Arc::clone(&router), rules, stopped.clone());
             let comparison =
                 Comparison::new(shard.clone(), Arc::clone(&router), rules, stopped.clone());
             spawner(Box::pin(steward.run()));
@@ -257,8 +256,7 @@ impl Opening {
             heartbeat: ms(raft.heartbeat_ms),
             election_min: ms(raft.election_min_ms),
             election_max: ms(raft.election_max_ms),
-            append_bytes_max: usize::try_from(self.config.peer.append_bytes_max)
-                .unwrap_or(1 << 20),
+            append_bytes_max: usize::try_from(self.config.peer.append_bytes_max).unwrap_or(1 << 20),
             cut_pages: self.config.checkpoint.cut_pages,
             chunk_timeout: ms(self.config.peer.chunk_timeout_ms),
             electable: true,

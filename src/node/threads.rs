@@ -52,7 +52,8 @@ fn thread(name: String, warm_bytes: u64) -> std::io::Result<Spawner> {
         let _stays_taken = warm(warm_bytes);
         let made = runtime();
         let handle = made.as_ref().map(|runtime| runtime.handle().clone());
-        let told = ready.send(handle.map_err(|error| std::io::Error::new(error.kind(), error.to_string())));
+        let told = ready
+            .send(handle.map_err(|error| std::io::Error::new(error.kind(), error.to_string())));
         if let (Ok(()), Ok(runtime)) = (told, made) {
             runtime.block_on(std::future::pending::<()>());
         }
@@ -118,12 +119,13 @@ impl Node {
                     tracing::error!(%error, "an HTTP thread ended");
                 }
             };
-            let spawned = std::thread::Builder::new().name(format!("http-{at}")).spawn(move || {
-                match runtime() {
-                    Ok(runtime) => runtime.block_on(work),
-                    Err(error) => tracing::error!(%error, "an HTTP thread did not start"),
-                }
-            });
+            let spawned =
+                std::thread::Builder::new().name(format!("http-{at}")).spawn(
+                    move || match runtime() {
+                        Ok(runtime) => runtime.block_on(work),
+                        Err(error) => tracing::error!(%error, "an HTTP thread did not start"),
+                    },
+                );
             threads.push(spawned.map_err(|e| NodeError::io("an HTTP thread", e))?);
         }
         let drain_max = Duration::from_millis(config.http.drain_ms);

@@ -6,8 +6,8 @@
 //! given up, every shard makes a checkpoint so that the log can be purged, and new places are shed
 //! until there is room again.
 
-use std::sync::{Arc, Weak};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::clocks::ASK_EVERY;

@@ -167,10 +167,19 @@ impl Group {
     pub fn leadership(&self) -> Option<Leadership> {
         let leader = self.raft.as_leader().ok()?;
         let id = leader.leader_id();
-        Some(Leadership {
-            id: LeaderId { term: id.term, node: NodeId(id.node_id) },
-            acked: leader.last_quorum_acked(),
-        })
+        let acked = leader.last_quorum_acked();
+        let now = runtime::now();
+        let is_old = acked.is_none_or(|at| now > at && now - at > self.origin.options.heartbeat);
+        // Nobody sends heartbeats to a voter alone, and nobody else can lead.
+        let acked = if is_old && self.is_alone(id.node_id) { Some(now) } else { acked };
+        Some(Leadership { id: LeaderId { term: id.term, node: NodeId(id.node_id) }, acked })
+    }
+
+    /// Tells whether this node is the only voter.
+    fn is_alone(&self, own: u64) -> bool {
+        let metrics = self.raft.server_metrics();
+        let metrics = metrics.borrow_watched();
+        metrics.membership_config.membership().voter_ids().eq([own])
     }
 
     /// Tells who leads, as far as this node knows.

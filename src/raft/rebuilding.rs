@@ -17,12 +17,12 @@ use super::entry::from_log;
 use super::group::Group;
 use super::replica::DigestMarks;
 use super::start::fetch_from;
+use crate::ledger::Turn;
 use crate::ledger::{Ledger, LogIndex, NodeId};
 use crate::peer::Lane;
 use crate::runtime;
 use crate::storage::checkpoint::Place;
 use crate::storage::{CheckpointError, LogPosition};
-use crate::ledger::Turn;
 
 /// The most bytes of log that are read in one go.
 const READ_BYTES: usize = 1 << 20;

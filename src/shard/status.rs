@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::desk::MemberSpec;
-pub use crate::raft::Role;
 use crate::ledger::{Figures, LeaderId, LogIndex, NodeId, PauseReason, ShardId, UnixMs};
+pub use crate::raft::Role;
 
 /// One node, as it sees itself and its cluster.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

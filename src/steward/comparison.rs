@@ -107,9 +107,9 @@ impl Comparison {
     /// asked about again.
     async fn next_index(&mut self) -> Option<LogIndex> {
         let leader = self.shard.group().leadership()?.id;
-        let is_due = self.marked.is_none_or(|(by, at)| {
-            by != leader || runtime::now() - at >= self.rules.compare_every
-        });
+        let is_due = self
+            .marked
+            .is_none_or(|(by, at)| by != leader || runtime::now() - at >= self.rules.compare_every);
         if !is_due {
             return None;
         }
@@ -133,9 +133,7 @@ impl Comparison {
     fn has_changed(&self, leader: LeaderId) -> bool {
         let is_new = self.marked.is_none_or(|(by, _)| by != leader);
         let replica = self.shard.replica();
-        is_new
-            || replica.volume().0 != self.commands
-            || replica.read().ledger.next_due().is_some()
+        is_new || replica.volume().0 != self.commands || replica.read().ledger.next_due().is_some()
     }
 
     async fn compare(&mut self, index: LogIndex) {
@@ -220,7 +218,8 @@ impl Comparison {
 
     async fn heal(&mut self, index: LogIndex, digest: u128, right: &BTreeSet<NodeId>) {
         let shard = self.shard.shard();
-        let words = format!("this replica differs from a majority at index {index}: it is built anew");
+        let words =
+            format!("this replica differs from a majority at index {index}: it is built anew");
         tracing::error!(%shard, "{words}");
         // From here on nothing is answered, though leadership may still be here.
         self.shard.bar(Bar::Digest, Some(PauseReason::Restoring));
@@ -241,7 +240,9 @@ impl Comparison {
                     "built anew from checkpoint and log, this replica still differs: the ledger is \
                      not deterministic, call a human"
                 ),
-                Err(error) => tracing::error!(%shard, %error, "the replica could not be built anew"),
+                Err(error) => {
+                    tracing::error!(%shard, %error, "the replica could not be built anew")
+                }
             }
             runtime::sleep(REBUILD_AGAIN_AFTER).await;
         }
