@@ -1,7 +1,7 @@
 //! The node: it owns everything, places it on threads, starts it and stops it.
 //!
-//! A node is empty until `cluster init` gives it an identity and its members; from then on it starts
-//! by itself. It never makes a cluster by itself: a wiped node must not found a second one.
+//! A node is empty until `cluster init` gives it an identity and its members; from then on it
+//! starts by itself. It never makes a cluster by itself: a wiped node must not found a second one.
 
 mod clocks;
 mod members;

@@ -81,8 +81,8 @@ impl std::fmt::Debug for Office {
 }
 
 impl Office {
-    /// Opens the desk of a node: starts its part in the cluster when it has one. Forwarded questions
-    /// are answered on `front`.
+    /// Opens the desk of a node: starts its part in the cluster when it has one. Forwarded
+    /// questions are answered on `front`.
     ///
     /// # Errors
     ///
@@ -229,7 +229,8 @@ impl Office {
         };
         tracing::error!(%why, "this node takes no part in the cluster any more");
         running.end_shards().await;
-        // The log stays as it is until the process ends: closing a log that failed says nothing new.
+        // The log stays as it is until the process ends: closing a log that failed says nothing
+        // new.
         self.ended.send_replace(Some(Ended { why, is_fatal }));
     }
 
@@ -242,7 +243,8 @@ impl Office {
         };
         match phase {
             Phase::Running(running) => {
-                // Requests under way hold the node's part for a moment; they end by their deadlines.
+                // Requests under way hold the node's part for a moment; they end by their
+                // deadlines.
                 if let Some(running) = unshared(running).await {
                     running.stop().await;
                 }
