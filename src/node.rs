@@ -1,7 +1,7 @@
 //! The node: it owns everything, places it on threads, starts it and stops it.
 //!
-//! A node is empty until `cluster init` gives it an identity and its members; from then on it starts
-//! by itself. It never makes a cluster by itself: a wiped node must not found a second one.
+//! A node is empty until `cluster init` gives it an identity and its members; from then on it
+//! starts by itself. It never makes a cluster by itself: a wiped node must not found a second one.
 
 mod adoption;
 mod clocks;
@@ -14,7 +14,7 @@ mod threads;
 mod watch;
 
 pub use office::{Counter, Ended, Office};
-pub use parts::{Parts, sled_pages};
+pub use parts::{NetworkOf, PagesOf, Parts, PlaceOf, Random, sled_pages};
 pub use threads::Node;
 
 /// Why a node does not start.

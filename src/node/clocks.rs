@@ -3,9 +3,9 @@
 //! Every half second each node asks every other for its time, on a connection of its own, and takes
 //! half of the round trip off. What it remembers is the other's wall clock *against this node's
 //! monotonic one*, so that a jump of its own wall clock shows at once, at the next stamp, and not
-//! only at the next question. From the offsets follows whether a majority of all members agrees with
-//! this node's wall clock (then ledger time may go by it) and whether a majority disagrees (then this
-//! node's clock is wild, and it does not lead).
+//! only at the next question. From the offsets follows whether a majority of all members agrees
+//! with this node's wall clock (then ledger time may go by it) and whether a majority disagrees
+//! (then this node's clock is wild, and it does not lead).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -64,7 +64,7 @@ pub(super) struct Verdict {
 
 /// Judges this clock by the offsets of all other members to it, in ms; `None` for those not known.
 pub(super) fn judge(others: &[Option<i64>]) -> Verdict {
-    let majority = others.len().div_ceil(2) + usize::from(others.len().is_multiple_of(2));
+    let majority = (others.len() + 1) / 2 + 1;
     let near = |offset: &i64| offset.unsigned_abs() <= TOLERANCE_MS.unsigned_abs();
     let known = || others.iter().flatten();
     let agreeing = 1 + known().filter(|offset| near(offset)).count();
@@ -248,8 +248,8 @@ fn signed(wall: UnixMs) -> i64 {
     i64::try_from(wall.0).unwrap_or(i64::MAX)
 }
 
-/// The serving side of the lane between nodes that belongs to no shard: forwarded questions, and the
-/// question for the time.
+/// The serving side of the lane between nodes that belongs to no shard: forwarded questions, and
+/// the question for the time.
 pub(super) struct NodeConversation {
     clocks: Arc<Clocks>,
     forward: ForwardConversation,

@@ -10,8 +10,8 @@ const CHUNK_BYTES: usize = 64 << 10;
 /// One of so many chunks stays taken.
 const KEPT_ONE_OF: usize = 256;
 
-/// Touches `bytes` of memory for the thread that calls it. Returns the part that must stay taken for
-/// as long as the rest shall stay warm.
+/// Touches `bytes` of memory for the thread that calls it. Returns the part that must stay taken
+/// for as long as the rest shall stay warm.
 pub(super) fn warm(bytes: u64) -> Vec<Vec<u8>> {
     let chunks = usize::try_from(bytes).unwrap_or(usize::MAX) / CHUNK_BYTES;
     let mut taken: Vec<Vec<u8>> = Vec::with_capacity(chunks);

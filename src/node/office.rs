@@ -82,8 +82,8 @@ impl std::fmt::Debug for Office {
 }
 
 impl Office {
-    /// Opens the desk of a node: starts its part in the cluster when it has one. Forwarded questions
-    /// are answered on `front`.
+    /// Opens the desk of a node: starts its part in the cluster when it has one. Forwarded
+    /// questions are answered on `front`.
     ///
     /// # Errors
     ///
@@ -230,7 +230,8 @@ impl Office {
         };
         tracing::error!(%why, "this node takes no part in the cluster any more");
         running.end_shards().await;
-        // The log stays as it is until the process ends: closing a log that failed says nothing new.
+        // The log stays as it is until the process ends: closing a log that failed says nothing
+        // new.
         self.ended.send_replace(Some(Ended { why, is_fatal }));
     }
 
@@ -243,7 +244,8 @@ impl Office {
         };
         match phase {
             Phase::Running(running) => {
-                // Requests under way hold the node's part for a moment; they end by their deadlines.
+                // Requests under way hold the node's part for a moment; they end by their
+                // deadlines.
                 if let Some(running) = unshared(running).await {
                     running.stop().await;
                 }
@@ -347,6 +349,14 @@ impl Office {
             .map_err(|error| format!("the members cannot be kept: {error}"))?;
         let running = self.start(members.clone()).await.map_err(|error| error.to_string())?;
         running.found(&members).await
+    }
+
+    /// Changes a shard's ledger in memory as no entry does. For tests of what follows.
+    #[doc(hidden)]
+    pub fn corrupt_for_test(&self, shard: usize, change: impl FnOnce(&mut crate::ledger::Ledger)) {
+        if let Some(running) = self.running() {
+            running.shards[shard].replica().corrupt_for_test(change);
+        }
     }
 
     fn not_serving(&self) -> Reply {

@@ -1,5 +1,5 @@
-//! What a node is made of, so that the simulator can hand it a simulated disk, network and clock and
-//! run the rest as it ships.
+//! What a node is made of, so that the simulator can hand it a simulated disk, network and clock
+//! and run the rest as it ships.
 
 use std::path::PathBuf;
 use std::sync::Arc;

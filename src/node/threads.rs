@@ -1,8 +1,8 @@
 //! A real node on its threads: one for each shard, one or more for HTTP, one that keeps the house.
 //!
 //! Each thread has a single-threaded runtime of its own, so a shard's Raft core, batcher and apply
-//! never wait for HTTP, and watchdogs never run on the thread that they watch. The log and the pages
-//! have threads of their own in `storage/`.
+//! never wait for HTTP, and watchdogs never run on the thread that they watch. The log and the
+//! pages have threads of their own in `storage/`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,7 +38,8 @@ impl std::fmt::Debug for Node {
     }
 }
 
-/// How long each of the two ends of a shutdown may take: the handing over, and the stop of the shards.
+/// How long each of the two ends of a shutdown may take: the handing over, and the stop of the
+/// shards.
 const PART_MAX: Duration = Duration::from_millis(900);
 /// How much longer than they promise the HTTP threads may take.
 const GRACE: Duration = Duration::from_millis(200);
@@ -154,10 +155,10 @@ impl Node {
         }
     }
 
-    /// Stops the node: hands leaderships over, answers what is under way, within `http.drain_ms` and
-    /// two seconds.
+    /// Stops the node: hands leaderships over, answers what is under way, within `http.drain_ms`
+    /// and two seconds.
     pub async fn shutdown(self) {
-        if tokio::time::timeout(PART_MAX, self.office.drain()).await.is_err() {
+        if crate::runtime::timeout(PART_MAX, self.office.drain()).await.is_err() {
             tracing::warn!("a leadership was not handed over in time");
         }
         self.stop.send_replace(true);
@@ -169,10 +170,10 @@ impl Node {
                 }
             }
         });
-        if tokio::time::timeout(self.drain_max + GRACE, joined).await.is_err() {
+        if crate::runtime::timeout(self.drain_max + GRACE, joined).await.is_err() {
             tracing::warn!("requests were still under way when the node stopped");
         }
-        if tokio::time::timeout(PART_MAX, self.office.stop()).await.is_err() {
+        if crate::runtime::timeout(PART_MAX, self.office.stop()).await.is_err() {
             tracing::warn!("the node's part did not stop in time");
         }
     }

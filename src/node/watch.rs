@@ -1,10 +1,10 @@
 //! The node's watch over itself: clocks, log and disk.
 //!
 //! Every 50 ms it decides whether this node may lead: a disk that hangs or a wild clock hands every
-//! leadership over and keeps the node from standing. A log that failed, or hangs for too long, ends the
-//! node's part. Once a second it looks at the room on the disk: when that runs out, the ballast is
-//! given up, every shard makes a checkpoint so that the log can be purged, and new places are shed
-//! until there is room again.
+//! leadership over and keeps the node from standing. A log that failed, or hangs for too long, ends
+//! the node's part. Once a second it looks at the room on the disk: when that runs out, the ballast
+//! is given up, every shard makes a checkpoint so that the log can be purged, and new places are
+//! shed until there is room again.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -180,7 +180,8 @@ async fn make_room(part: &Running, free: u64, was_full: bool) {
         let group = shard.group().clone();
         match run_on(spawner, async move { group.checkpoint().await }).await {
             Ok(Ok(position)) => {
-                tracing::warn!(shard = %shard.shard(), index = %position.index, "purged to make room");
+                let (shard, index) = (shard.shard(), position.index);
+                tracing::warn!(%shard, %index, "purged to make room");
             }
             Ok(Err(error)) | Err(error) => {
                 tracing::warn!(shard = %shard.shard(), %error, "no checkpoint on the full disk");

@@ -41,8 +41,8 @@ impl Group {
         }
     }
 
-    /// Asks every voter for its digest at an index, this node included, until `deadline`. Those that
-    /// do not know it are left out.
+    /// Asks every voter for its digest at an index, this node included, until `deadline`. Those
+    /// that do not know it are left out.
     pub async fn digests_at(&self, index: LogIndex, deadline: Instant) -> BTreeMap<NodeId, u128> {
         let own = self.origin.options.node;
         let asked = self.state().voters.into_iter().map(|voter| async move {

@@ -1,11 +1,11 @@
 //! Building a replica's state anew, from a peer's checkpoint and this node's own log.
 //!
 //! The log is the authority: the state is a checkpoint that another replica made plus the entries
-//! behind it. Nothing of what is in memory or in the pages here is used. openraft notices nothing: the
-//! new ledger takes the old one's place at the very entry that is applied then.
+//! behind it. Nothing of what is in memory or in the pages here is used. openraft notices nothing:
+//! the new ledger takes the old one's place at the very entry that is applied then.
 //!
-//! Safe against a crash at any step: the pages are condemned durably before anything else, so that the
-//! next start fetches a checkpoint as well, or replays a log that was never purged.
+//! Safe against a crash at any step: the pages are condemned durably before anything else, so that
+//! the next start fetches a checkpoint as well, or replays a log that was never purged.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -34,9 +34,9 @@ const WAIT_FOR_WRITER: Duration = Duration::from_millis(50);
 const WAITS_MAX: u32 = 600;
 
 impl Group {
-    /// Builds the state anew: drops memory and pages, takes a checkpoint of one of `from` (or begins
-    /// with an empty ledger when the log has everything), and applies the log behind it. While it
-    /// runs nothing is kept in pages; the caller has barred this node from answering.
+    /// Builds the state anew: drops memory and pages, takes a checkpoint of one of `from` (or
+    /// begins with an empty ledger when the log has everything), and applies the log behind it.
+    /// While it runs nothing is kept in pages; the caller has barred this node from answering.
     ///
     /// # Errors
     ///

@@ -1,8 +1,8 @@
 //! One shard's replicated state in memory: the ledger and how far it has been applied, in one unit.
 //!
-//! Apply writes it, under the lock, one entry at a time; the gate, the reads and the checkpoint read
-//! it. Whoever reads an answer from here must check afterwards that it may be given (design §5,
-//! "When memory may answer").
+//! Apply writes it, under the lock, one entry at a time; the gate, the reads and the checkpoint
+//! read it. Whoever reads an answer from here must check afterwards that it may be given (design
+//! §5, "When memory may answer").
 
 use std::collections::VecDeque;
 use std::sync::OnceLock;

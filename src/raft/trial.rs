@@ -271,7 +271,7 @@ pub(crate) fn apply(replica: &Replica, entry: &EntryOf<TypeConfig>) {
     match &entry.payload {
         EntryPayload::Blank => replica.apply_blank(at),
         EntryPayload::Normal(payload) => {
-            replica.apply_batch(at, &payload.batch().expect("a batch"), payload.0.len())
+            replica.apply_batch(at, &payload.batch().expect("a batch"), payload.0.len(), true)
         }
         EntryPayload::Membership(membership) => {
             let id = Some(entry.log_id);

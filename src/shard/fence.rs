@@ -1,12 +1,13 @@
 //! When memory may answer.
 //!
-//! A refusal, a replay or a `not_found` leaves a leader only if, *checked after the memory was read*:
-//! an entry of this very leadership has been applied here; this leadership was not marked for
-//! transfer; and the last quorum acknowledgement is younger than `pause_after`, which is shorter
-//! than the lease. Then no other leadership can have granted anything that the memory does not show:
-//! a later one is elected only by a quorum that has not heard this one for the length of a lease,
-//! and the acknowledgement is dated by when its message was *sent*. A process that was stopped for
-//! three seconds reads its memory, looks at the clock, and finds the acknowledgement too old.
+//! A refusal, a replay or a `not_found` leaves a leader only if, *checked after the memory was
+//! read*: an entry of this very leadership has been applied here; this leadership was not marked
+//! for transfer; and the last quorum acknowledgement is younger than `pause_after`, which is
+//! shorter than the lease. Then no other leadership can have granted anything that the memory does
+//! not show: a later one is elected only by a quorum that has not heard this one for the length of
+//! a lease, and the acknowledgement is dated by when its message was *sent*. A process that was
+//! stopped for three seconds reads its memory, looks at the clock, and finds the acknowledgement
+//! too old.
 
 use std::time::Duration;
 

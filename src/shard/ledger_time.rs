@@ -17,7 +17,6 @@ use crate::runtime::Instant;
 /// Time is slewed by one part in so many.
 const SLEW_PART: u64 = 100;
 /// Stamps are reckoned finer than they are written, or many short steps would add up to none.
-const MICROS_PER_MS: u64 = 1_000;
 
 /// How long a leader without a monotonic base waits for a majority of the clocks before it goes on
 /// from applied time. Two rounds of asking the others take less than half of it.
@@ -44,12 +43,12 @@ pub(crate) struct StampSource {
 }
 
 impl StampSource {
-    /// Proposes the stamp of an entry of this leadership; `None`: there is nothing to go by yet, ask
-    /// again.
+    /// Proposes the stamp of an entry of this leadership; `None`: there is nothing to go by yet,
+    /// ask again.
     ///
-    /// `applied` is applied ledger time, `stamped` the stamp applied last and when that was here (not
-    /// that of an entry which was in the log at the start: its moment is not known), `wall` the wall
-    /// clock if a majority of the members' clocks agrees with it.
+    /// `applied` is applied ledger time, `stamped` the stamp applied last and when that was here
+    /// (not that of an entry which was in the log at the start: its moment is not known), `wall`
+    /// the wall clock if a majority of the members' clocks agrees with it.
     pub(crate) fn stamp(
         &mut self,
         leader: LeaderId,
@@ -260,7 +259,8 @@ mod tests {
         let now = later(begun, 4_000);
         let base = Some((at(0), later(begun, 3_000)));
         assert_eq!(source.stamp(leader(1), now, at(0), base, None), Some(at(1_000)));
-        // Its base was none, so it follows the others' clocks at once when they agree, and only once.
+        // Its base was none, so it follows the others' clocks at once when they agree, and only
+        // once.
         assert_eq!(source.stamp(leader(1), now, at(0), base, Some(at(60_000))), Some(at(60_000)));
         let base = Some((at(60_000), now));
         let far = source.stamp(leader(1), later(now, 100), at(60_000), base, Some(at(900_000)));

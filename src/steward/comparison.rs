@@ -1,11 +1,11 @@
 //! Comparing replicas, one task for each shard on each node.
 //!
-//! The leader has an entry name an index (it asks for time to advance: that is a mark, and gives every
-//! replica a fresh base of ledger time), collects the voters' digests at that index, and judges. A
-//! replica that differs from a majority is told so; it asks the others itself, and if they agree that
-//! it is wrong it stops answering, drops memory and pages, and is built anew. A leader that is wrong
-//! hands over first. Without a majority nobody knows who is right: the shard pauses and a human is
-//! called.
+//! The leader has an entry name an index (it asks for time to advance: that is a mark, and gives
+//! every replica a fresh base of ledger time), collects the voters' digests at that index, and
+//! judges. A replica that differs from a majority is told so; it asks the others itself, and if
+//! they agree that it is wrong it stops answering, drops memory and pages, and is built anew. A
+//! leader that is wrong hands over first. Without a majority nobody knows who is right: the shard
+//! pauses and a human is called.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -191,7 +191,8 @@ impl Comparison {
 
     async fn accuse(&mut self, node: NodeId, accusation: Accusation) {
         let index = accusation.index;
-        tracing::error!(shard = %self.shard.shard(), %node, %index, "a replica differs from a majority");
+        let shard = self.shard.shard();
+        tracing::error!(%shard, %node, %index, "a replica differs from a majority");
         self.shard.note_digests(|digests| digests.mismatches += 1);
         let deadline = runtime::now() + COLLECT_MAX;
         if let Err(why) = self.shard.group().accuse(node, accusation, deadline).await {
@@ -211,7 +212,8 @@ impl Comparison {
                 self.heal(index, digest, &right).await;
             }
             Verdict::Differ { .. } | Verdict::Alike | Verdict::TooFew | Verdict::NoMajority => {
-                tracing::info!(shard = %self.shard.shard(), %index, "not confirmed: this replica is not known to differ");
+                let shard = self.shard.shard();
+                tracing::info!(%shard, %index, "this replica is not known to differ");
             }
         }
     }
@@ -258,9 +260,9 @@ impl Comparison {
         self.shard.stand(Bar::Digest, true);
     }
 
-    /// Tells whether the replica that was built anew has the majority's digest, if it still knows the
-    /// one at that index. It does not when the checkpoint it began with was made behind it; then the
-    /// next comparison decides.
+    /// Tells whether the replica that was built anew has the majority's digest, if it still knows
+    /// the one at that index. It does not when the checkpoint it began with was made behind it;
+    /// then the next comparison decides.
     fn is_right(&self, index: LogIndex, digest: u128) -> bool {
         self.shard.replica().read().digest_at(index).is_none_or(|own| own == digest)
     }

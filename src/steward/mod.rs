@@ -1,5 +1,6 @@
 //! The steward: one for each shard on each node. On the leader it asks for what has fallen due; on
-//! every replica it makes checkpoints. It decides nothing: all that it asks for goes through the log.
+//! every replica it makes checkpoints. It decides nothing: all that it asks for goes through the
+//! log.
 
 mod comparison;
 

@@ -120,7 +120,9 @@ impl Judge {
         let passed = since_start_ms();
         let latest = EPOCH_MS + passed + passed / SLEW_PART + SKEW_MS;
         if !state.several_wild && time > latest {
-            return Err(format!("one wild clock moved ledger time to {time} at {at:?}, not {latest}"));
+            return Err(format!(
+                "one wild clock moved ledger time to {time} at {at:?}, not {latest}"
+            ));
         }
         let known = *state.times.entry(at).or_insert(time);
         if known != time {
