@@ -9,15 +9,15 @@ use axum::http::StatusCode;
 use holdfast::http::{Route, document_json};
 use http_desk::Shop;
 
-/// Write it anew with `HOLDFAST_WRITE_OPENAPI=1 cargo test --test openapi`.
+/// `make generated` writes it anew.
 #[test]
 fn the_checked_in_document_equals_the_code() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/openapi.json");
-    if std::env::var_os("HOLDFAST_WRITE_OPENAPI").is_some() {
+    if std::env::var_os("REGENERATE").is_some() {
         std::fs::write(path, document_json()).expect("docs/ is there");
     }
     let checked_in = std::fs::read_to_string(path).expect("docs/openapi.json is checked in");
-    assert!(checked_in == document_json(), "docs/openapi.json is old; see above how to write it");
+    assert!(checked_in == document_json(), "docs/openapi.json is old; run `make generated`");
 }
 
 fn document() -> serde_json::Value {

@@ -3,8 +3,8 @@
 //! Two steps, so that nothing votes before everything is known: every node *adopts* an identity
 //! and makes its log; then every node *begins* with the whole list of members and their logs.
 //! Promises: the offer is on disk before the first node adopts it, so a run that dies can be run
-//! again and does the rest; a node that belongs to a cluster is never touched, and of a cluster that
-//! is there already it says so, and how it differs from what was asked for.
+//! again and does the rest; a node that belongs to a cluster is never touched, and of a cluster
+//! that is there already it says so, and how it differs from what was asked for.
 
 mod plan;
 

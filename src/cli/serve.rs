@@ -61,9 +61,9 @@ fn speak(config: &Config) -> Result<(), Failure> {
     begun.map_err(|e| Failure::Usage(format!("cannot write a log: {e}")))
 }
 
-/// openraft tells the whole of its state at every step, and of a peer that is down at every attempt,
-/// in hundreds of lines a second: it is heard only when it fails, or when somebody looks for a
-/// fault.
+/// openraft tells the whole of its state at every step, and of a peer that is down at every
+/// attempt, in hundreds of lines a second: it is heard only when it fails, or when somebody looks
+/// for a fault.
 fn what_is_said(level: LevelFilter) -> Targets {
     let of_openraft = if level > LevelFilter::INFO { level } else { level.min(LevelFilter::ERROR) };
     Targets::new().with_default(level).with_target("openraft", of_openraft)

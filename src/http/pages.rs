@@ -206,10 +206,10 @@ const WORDS: [(ProblemKind, &str); 31] = [
     (
         ProblemKind::ItemPaused,
         "The item, or every item of its shard, grants nothing now. Nothing was taken: retry a \
-         change with the same key. `reason` is quorum-lost (the shard has no fresh quorum and resumes \
-         by itself), operator (until `resume`), moving (leadership is on its way), invariant (a \
-         law was found broken; until an operator resumes it) or restoring (state is being \
-         rebuilt).",
+         change with the same key. `reason` is quorum-lost (the shard has no fresh quorum and \
+         resumes by itself), operator (until `resume`), moving (leadership is on its way), \
+         invariant (a law was found broken; until an operator resumes it) or restoring (state is \
+         being rebuilt).",
     ),
     (
         ProblemKind::Overloaded,

@@ -22,6 +22,7 @@ use crate::http;
 use crate::peer::{LaneBytes, Network, PeerLimits, Spawner};
 #[cfg(feature = "sim")]
 use crate::peer::{SimDefaults, SimNetwork};
+use crate::runtime;
 use crate::storage::{Ballast, DataDir, PageDesk, RealDisk};
 
 /// A running node of this process.
@@ -46,7 +47,7 @@ const PART_MAX: Duration = Duration::from_millis(900);
 /// How much longer than they promise the HTTP threads may take.
 const GRACE: Duration = Duration::from_millis(200);
 
-fn runtime() -> std::io::Result<Runtime> {
+fn event_loop() -> std::io::Result<Runtime> {
     Builder::new_current_thread().enable_all().build()
 }
 
@@ -55,7 +56,7 @@ fn thread(name: String, warm_bytes: u64) -> std::io::Result<Spawner> {
     let (ready, handle) = std::sync::mpsc::sync_channel(1);
     std::thread::Builder::new().name(name).spawn(move || {
         let _stays_taken = warm(warm_bytes);
-        let made = runtime();
+        let made = event_loop();
         let handle = made.as_ref().map(|runtime| runtime.handle().clone());
         let told = ready
             .send(handle.map_err(|error| std::io::Error::new(error.kind(), error.to_string())));
@@ -128,13 +129,12 @@ impl Node {
                     tracing::error!(%error, "an HTTP thread ended");
                 }
             };
-            let spawned =
-                std::thread::Builder::new().name(format!("http-{at}")).spawn(
-                    move || match runtime() {
-                        Ok(runtime) => runtime.block_on(work),
-                        Err(error) => tracing::error!(%error, "an HTTP thread did not start"),
-                    },
-                );
+            let spawned = std::thread::Builder::new().name(format!("http-{at}")).spawn(move || {
+                match event_loop() {
+                    Ok(runtime) => runtime.block_on(work),
+                    Err(error) => tracing::error!(%error, "an HTTP thread did not start"),
+                }
+            });
             threads.push(spawned.map_err(|e| NodeError::io("an HTTP thread", e))?);
         }
         let drain_max = Duration::from_millis(config.http.drain_ms);
@@ -160,22 +160,25 @@ impl Node {
     /// Stops the node: hands leaderships over, answers what is under way, within `http.drain_ms`
     /// and two seconds.
     pub async fn shutdown(self) {
-        if tokio::time::timeout(PART_MAX, self.office.drain()).await.is_err() {
+        if runtime::timeout(PART_MAX, self.office.drain()).await.is_err() {
             tracing::warn!("a leadership was not handed over in time");
         }
         self.stop.send_replace(true);
         let threads = self.http;
-        let joined = tokio::task::spawn_blocking(move || {
+        let (done, joined) = tokio::sync::oneshot::channel();
+        // Ends with the process when a thread does not end in time.
+        std::thread::spawn(move || {
             for thread in threads {
                 if thread.join().is_err() {
                     tracing::error!("an HTTP thread had panicked");
                 }
             }
+            done.send(()).ok();
         });
-        if tokio::time::timeout(self.drain_max + GRACE, joined).await.is_err() {
+        if runtime::timeout(self.drain_max + GRACE, joined).await.is_err() {
             tracing::warn!("requests were still under way when the node stopped");
         }
-        if tokio::time::timeout(PART_MAX, self.office.stop()).await.is_err() {
+        if runtime::timeout(PART_MAX, self.office.stop()).await.is_err() {
             tracing::warn!("the node's part did not stop in time");
         }
     }

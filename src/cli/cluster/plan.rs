@@ -1,5 +1,5 @@
-//! The plan of `cluster init`: the identity that is offered, on disk before the first node takes it,
-//! so that a run that died is gone on with and never offers a second one.
+//! The plan of `cluster init`: the identity that is offered, on disk before the first node takes
+//! it, so that a run that died is gone on with and never offers a second one.
 
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
