@@ -3,11 +3,8 @@
 //! A node is empty until `cluster init` gives it an identity and its members; from then on it
 //! starts by itself. It never makes a cluster by itself: a wiped node must not found a second one.
 
-<<<<<<< HEAD
 mod adoption;
-=======
 mod announcement;
->>>>>>> polish
 mod clocks;
 mod members;
 mod memory;

@@ -6,12 +6,9 @@
 //! only at the next question. From the offsets follows whether a majority of all members agrees
 //! with this node's wall clock (then ledger time may go by it) and whether a majority disagrees
 //! (then this node's clock is wild, and it does not lead).
-<<<<<<< HEAD
-=======
 //!
 //! As it asks everybody all the time, it also says once when a member falls silent, and once when
 //! it is heard again.
->>>>>>> polish
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -72,11 +69,7 @@ pub(super) struct Verdict {
 
 /// Judges this clock by the offsets of all other members to it, in ms; `None` for those not known.
 pub(super) fn judge(others: &[Option<i64>]) -> Verdict {
-<<<<<<< HEAD
-    let majority = (others.len() + 1) / 2 + 1;
-=======
     let majority = others.len().div_ceil(2) + 1;
->>>>>>> polish
     let near = |offset: &i64| offset.unsigned_abs() <= TOLERANCE_MS.unsigned_abs();
     let known = || others.iter().flatten();
     let agreeing = 1 + known().filter(|offset| near(offset)).count();

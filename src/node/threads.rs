@@ -160,11 +160,7 @@ impl Node {
     /// Stops the node: hands leaderships over, answers what is under way, within `http.drain_ms`
     /// and two seconds.
     pub async fn shutdown(self) {
-<<<<<<< HEAD
-        if crate::runtime::timeout(PART_MAX, self.office.drain()).await.is_err() {
-=======
         if runtime::timeout(PART_MAX, self.office.drain()).await.is_err() {
->>>>>>> polish
             tracing::warn!("a leadership was not handed over in time");
         }
         self.stop.send_replace(true);
@@ -179,17 +175,10 @@ impl Node {
             }
             done.send(()).ok();
         });
-<<<<<<< HEAD
-        if crate::runtime::timeout(self.drain_max + GRACE, joined).await.is_err() {
-            tracing::warn!("requests were still under way when the node stopped");
-        }
-        if crate::runtime::timeout(PART_MAX, self.office.stop()).await.is_err() {
-=======
         if runtime::timeout(self.drain_max + GRACE, joined).await.is_err() {
             tracing::warn!("requests were still under way when the node stopped");
         }
         if runtime::timeout(PART_MAX, self.office.stop()).await.is_err() {
->>>>>>> polish
             tracing::warn!("the node's part did not stop in time");
         }
     }

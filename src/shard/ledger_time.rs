@@ -71,26 +71,11 @@ impl StampSource {
         Some(self.last)
     }
 
-<<<<<<< HEAD
     /// Tells whether a leader with nothing to go by waits for the others' clocks. A ledger without any
     /// time has no other than the wall clock's.
     fn is_to_wait(&mut self, now: Instant, applied: UnixMs) -> bool {
         let since = *self.lost_since.get_or_insert(now);
         applied == UnixMs(0) || now <= since || now - since < PATIENCE
-=======
-fn micros(time: UnixMs) -> u64 {
-    time.0.saturating_mul(MICROS_PER_MS)
-}
-
-/// Reckons in microseconds.
-fn slewed(base: u64, since: Duration, wall: Option<UnixMs>) -> u64 {
-    let since = u64::try_from(since.as_micros()).unwrap_or(u64::MAX);
-    let plain = base.saturating_add(since);
-    let slack = since / SLEW_PART;
-    match wall {
-        None => plain,
-        Some(wall) => micros(wall).clamp(plain.saturating_sub(slack), plain.saturating_add(slack)),
->>>>>>> polish
     }
 }
 
@@ -138,7 +123,6 @@ mod tests {
 
     #[test]
     fn a_wild_wall_clock_moves_ledger_time_by_at_most_one_percent() {
-<<<<<<< HEAD
         run(async {
             let begin = runtime::now();
             for (wall, after) in [
@@ -199,15 +183,6 @@ mod tests {
             let third = source.stamp(NEXT, begin + ms(49), at(80), None, None);
             assert_eq!(third, Some(at(80)));
         });
-=======
-        let passed = Duration::from_secs(10);
-        let slewed =
-            |base, passed, wall| UnixMs(slewed(micros(base), passed, wall) / MICROS_PER_MS);
-        assert_eq!(slewed(at(0), passed, Some(UnixMs(u64::MAX))), at(10_100));
-        assert_eq!(slewed(at(0), passed, Some(UnixMs(0))), at(9_900));
-        assert_eq!(slewed(at(0), passed, None), at(10_000));
-        assert_eq!(slewed(at(0), passed, Some(at(10_007))), at(10_007));
->>>>>>> polish
     }
 
     /// Found on a real cluster: 1,995 of 2,000 holds could be confirmed up to 20 ms after their
