@@ -107,7 +107,11 @@ impl Place {
             }
             runtime::sleep(LOOK_EVERY).await;
         }
-        self.fence.reopen(closed);
+        // Once asked, openraft takes no entry of this leadership any more, whatever comes of the
+        // transfer: the gate stays closed for it.
+        if asked.is_err() {
+            self.fence.reopen(closed);
+        }
         Err(asked.err().unwrap_or_else(|| format!("node {to} did not take the leadership")))
     }
 }
