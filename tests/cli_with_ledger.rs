@@ -121,7 +121,7 @@ fn an_item_lives_and_ends_through_the_verbs() {
     let refused = json(&url, "hold place x --buyer ann", 1);
     assert_eq!(refused["problem"]["type"], "/problems/buyer-limit");
     assert_eq!(json(&url, "hold receipt k-1 --item x --buyer ann", 0)["state"], "committed");
-    assert_eq!(json(&url, &format!("hold extend {id} --ttl-ms 60000"), 0)["extends_left"], 0);
+    assert_eq!(json(&url, &format!("hold extend {id} --ttl-ms 90000"), 0)["extends_left"], 0);
     assert_eq!(json(&url, &format!("hold confirm {id} --quantity 1"), 0)["state"], "sold");
     assert_eq!(json(&url, "item availability x --linearizable --buckets", 0)["available"], 2);
     assert_eq!(json(&url, "hold list --item x --state sold", 0)["holds"][0]["id"], id.as_str());

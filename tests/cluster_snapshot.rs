@@ -10,7 +10,7 @@ use cluster::{Answer, Dice, Fleet, Plan, SOON, pass, rounds, seed, wait_for};
 use serde_json::{Value, json};
 
 const INSTALLED: &str = "a checkpoint of a peer was installed";
-const FETCHING: &str = "fetching a checkpoint";
+const FETCHING: &str = "a checkpoint was fetched";
 
 fn plan() -> Plan {
     Plan::new(3, 1)

@@ -109,6 +109,7 @@ fn data_without_an_identity_is_not_an_empty_directory() {
     for name in ["log", "shard-3"] {
         let disk = sim();
         disk.create_dir_all(&dir.join(name)).expect("makes");
+        disk.create(&dir.join(name).join("segment")).expect("makes");
         let read = Identity::read(&disk, dir);
         assert!(matches!(&read, Err(IdentityError::Lost(what)) if what == name), "{read:?}");
         assert!(read.expect_err("lost").to_string().contains("docs/operations.md"));

@@ -138,7 +138,12 @@ fn every_seed_keeps_the_laws() {
                     if seed >= first + seeds || !failed.lock().is_empty() {
                         return;
                     }
-                    let verdict = run(seed);
+                    let ran = std::panic::catch_unwind(|| run(seed));
+                    let Ok(verdict) = ran else {
+                        let words = format!("seed {seed} ends in a panic: {}", replay(seed));
+                        failed.lock().push(words);
+                        return;
+                    };
                     let mut done = done.lock();
                     done.0 += verdict.calls;
                     done.1 += verdict.virtual_ms;

@@ -81,7 +81,8 @@ impl Place {
     ///
     /// # Errors
     ///
-    /// Words, when nobody can win or the transfer did not happen; the gate is open again then.
+    /// Words, when nobody can win (the gate is open again then) or the transfer did not happen (the
+    /// gate stays closed for this leadership, which openraft has ended).
     pub(crate) async fn hand_over(
         &self,
         own: NodeId,
@@ -95,11 +96,14 @@ impl Place {
             return Err("no voter that stands has answered within two heartbeats".to_owned());
         }
         let Some(closed) = self.fence.close() else { return Ok(()) };
-        let _gate = Reopening { place: self, leadership: closed };
+        let mut gate = Reopening { place: self, leadership: closed, is_armed: true };
         let Some(to) = self.caught_up(own, to, heartbeat).await else {
             return Err("no voter has caught up in time".to_owned());
         };
         let asked = self.group.transfer_to(to).await;
+        // Once asked, openraft takes no entry of this leadership any more, whatever comes of the
+        // transfer: the gate stays closed for it, and opens for whoever leads next.
+        gate.is_armed = asked.is_err();
         let deadline = runtime::now() + TRANSFER_MAX;
         while asked.is_ok() && runtime::now() < deadline {
             if self.fence.leadership().map(|leadership| leadership.id) != Some(closed) {
@@ -134,15 +138,18 @@ impl Place {
     }
 }
 
-/// Opens a gate again when the transfer that closed it ends without one, also when whoever asked for
-/// it went away.
+/// Opens a gate again that was closed for a transfer which was never asked for, also when whoever
+/// wanted it went away.
 struct Reopening<'a> {
     place: &'a Place,
     leadership: LeaderId,
+    is_armed: bool,
 }
 
 impl Drop for Reopening<'_> {
     fn drop(&mut self) {
-        self.place.fence.reopen(self.leadership);
+        if self.is_armed {
+            self.place.fence.reopen(self.leadership);
+        }
     }
 }

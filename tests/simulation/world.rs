@@ -18,7 +18,7 @@ use holdfast::runtime::life::{self, Life};
 use holdfast::runtime::{self, now};
 use holdfast::shard::Role;
 use holdfast::storage::pages::sim_store::{SimDamage, SimPages};
-use holdfast::storage::{PageDesk, SimDisk};
+use holdfast::storage::{LogError, PageDesk, SimDisk};
 use http_body_util::BodyExt as _;
 use parking_lot::Mutex;
 use rand::rngs::SmallRng;
@@ -252,9 +252,7 @@ impl World {
             }
             Err(error) => {
                 self.trace.say(format!("n{} does not open: {error}", machine.id));
-                if matches!(error, NodeError::Log { .. } | NodeError::Identity(_))
-                    && !is_want_of_room(&error)
-                {
+                if is_loss(&error) {
                     self.broken(format!("n{} lost its log to a crash: {error}", machine.id));
                 }
                 self.end_life(at, false);
@@ -432,9 +430,11 @@ impl World {
 /// How long after its deadline an answer is waited for before it counts as missing.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// A full disk is no damage.
-fn is_want_of_room(error: &NodeError) -> bool {
-    error.to_string().contains("os error 28") || error.to_string().contains("No space")
+/// Whether a node found less on its disk than it had synced. (A disk that errs or is full lets it
+/// open later.)
+fn is_loss(error: &NodeError) -> bool {
+    let NodeError::Log { error } = error else { return matches!(error, NodeError::Identity(_)) };
+    matches!(error, LogError::Damaged { .. } | LogError::Lost { .. } | LogError::Foreign { .. })
 }
 
 /// Everything runs on this thread.
