@@ -64,7 +64,7 @@ pub(super) struct Verdict {
 
 /// Judges this clock by the offsets of all other members to it, in ms; `None` for those not known.
 pub(super) fn judge(others: &[Option<i64>]) -> Verdict {
-    let majority = others.len().div_ceil(2) + usize::from(others.len().is_multiple_of(2));
+    let majority = others.len().div_ceil(2) + 1;
     let near = |offset: &i64| offset.unsigned_abs() <= TOLERANCE_MS.unsigned_abs();
     let known = || others.iter().flatten();
     let agreeing = 1 + known().filter(|offset| near(offset)).count();
