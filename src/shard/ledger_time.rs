@@ -94,9 +94,7 @@ fn slewed(base: u64, since: Duration, wall: Option<UnixMs>) -> u64 {
     let slack = since / SLEW_PART;
     match wall {
         None => plain,
-        Some(wall) => {
-            micros(wall).clamp(plain.saturating_sub(slack), plain.saturating_add(slack))
-        }
+        Some(wall) => micros(wall).clamp(plain.saturating_sub(slack), plain.saturating_add(slack)),
     }
 }
 
@@ -111,9 +109,8 @@ mod tests {
     #[test]
     fn a_wild_wall_clock_moves_ledger_time_by_at_most_one_percent() {
         let passed = Duration::from_secs(10);
-        let slewed = |base, passed, wall| {
-            UnixMs(slewed(micros(base), passed, wall) / MICROS_PER_MS)
-        };
+        let slewed =
+            |base, passed, wall| UnixMs(slewed(micros(base), passed, wall) / MICROS_PER_MS);
         assert_eq!(slewed(at(0), passed, Some(UnixMs(u64::MAX))), at(10_100));
         assert_eq!(slewed(at(0), passed, Some(UnixMs(0))), at(9_900));
         assert_eq!(slewed(at(0), passed, None), at(10_000));
