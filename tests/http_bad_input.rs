@@ -481,3 +481,29 @@ async fn h03_every_number_in_an_answer_is_exact_in_a_double_and_ids_are_strings(
         exact(&serde_json::from_str(&text).expect("JSON"));
     }
 }
+
+#[tokio::test]
+async fn a_bare_list_is_told_the_shape_of_a_batch() {
+    let shop = Shop::selling("shirt", 5).await;
+    let read = shop.call("POST", "/v1/holds:batch", &[JSON], "  [{\"op\":\"place\"}]").await;
+    assert_eq!(read.slug(), "validation");
+    assert!(read.text.contains("operations"), "{}", read.text);
+}
+
+#[tokio::test]
+async fn an_operation_without_its_key_is_told_its_unknown_fields_as_well() {
+    let shop = Shop::selling("shirt", 5).await;
+    let problem_of = async |operation: &str| {
+        let body = format!(r#"{{"operations":[{operation}]}}"#);
+        let read = shop.call("POST", "/v1/holds:batch", &[JSON], body).await.json();
+        read["results"][0]["problem"].clone()
+    };
+    let both = problem_of(r#"{"op":"place","item":"shirt","qty":1}"#).await.to_string();
+    for field in ["\"key\"", "\"qty\"", "\"quantity\""] {
+        assert!(both.contains(field), "{field}: {both}");
+    }
+    let only_key = problem_of(r#"{"op":"place","item":"shirt","quantity":1}"#).await;
+    assert_eq!(only_key["type"], "/problems/idempotency-key-missing");
+    let only_key = problem_of(r#"{"op":"confirm","hold":"hld_none"}"#).await;
+    assert_eq!(only_key["type"], "/problems/idempotency-key-missing");
+}

@@ -810,3 +810,38 @@ async fn the_clients_structs_are_read_by_the_servers_strict_reader() {
         assert_eq!(read.slug(), "hold-released", "{read:?}");
     }
 }
+
+/// A read has no key and takes nothing, so its problem speaks of neither.
+#[tokio::test]
+async fn a_read_is_never_told_to_retry_with_its_key() {
+    let shop = Shop::selling("shirt", 5).await;
+    for outcome in [
+        Outcome::Paused(PauseReason::QuorumLost),
+        Outcome::Overloaded,
+        Outcome::Late,
+        Outcome::Unknown,
+    ] {
+        for path in ["/v1/items/shirt", "/v1/items", "/v1/holds?item=shirt"] {
+            shop.desk.force(outcome.clone());
+            let read = shop.get(path).await;
+            assert!(read.status.is_server_error(), "{path}: {}", read.text);
+            let problem = read.json();
+            let detail = problem["detail"].as_str().expect("words");
+            assert!(!detail.contains("key") && !detail.contains("taken"), "{path}: {detail}");
+            assert_eq!(problem["retry_same_key"], false);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_rule_of_the_ledger_reads_as_a_sentence() {
+    let shop = Shop::selling("shirt", 5).await;
+    let id = shop.placed("shirt", "k", r#"{"quantity":2,"buyer":"ann"}"#).await;
+    shop.post(&format!("/v1/holds/{id}/confirm"), "c", "").await;
+    let path = format!("/v1/holds/{id}/return");
+    let read = shop.post(&path, "r", r#"{"quantity":3}"#).await.json();
+    assert_eq!(read["detail"], "`quantity`: only 2 units are sold.");
+    let read = shop.post(&path, "s", r#"{"quantity":0}"#).await.json();
+    let detail = read["detail"].as_str().expect("words");
+    assert!(detail.starts_with("`quantity` is an integer"), "{detail}");
+}

@@ -70,7 +70,8 @@ async fn all(client: &Client, voice: Voice) -> Result<(), Failure> {
     });
     voice.data(&shown, || audits_table(&audits));
     if whole {
-        voice.say(&format!("{} items, every unit accounted for", audits.len()));
+        let plural = if audits.len() == 1 { "" } else { "s" };
+        voice.say(&format!("{} item{plural}, every unit accounted for", audits.len()));
     }
     verdict(&verdicts)
 }

@@ -56,7 +56,8 @@ fn show(voice: Voice, cluster: &Value) {
 }
 
 fn tables(cluster: &Value) -> Vec<Table> {
-    let list = |name: &str| cluster.get(name).and_then(Value::as_array);
+    let list =
+        |name: &str| cluster.get(name).and_then(Value::as_array).filter(|list| !list.is_empty());
     let nodes = list("nodes").map(|nodes| {
         let nodes: Vec<Value> = nodes.iter().map(with_state).collect();
         rows(&nodes, &NODE_COLUMNS)

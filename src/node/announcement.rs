@@ -20,15 +20,18 @@ pub(super) async fn announce(office: Weak<Office>) {
         let status = Counter(Arc::clone(&office)).status();
         drop(office);
         let line = match (&status.cluster_id, &status.stopped) {
-            (_, Some(why)) => format!("this node takes no part: {why}"),
-            (Some(cluster), None) => format!("node {} of cluster {cluster}", status.node),
+            (Some(cluster), None) => Some(format!("node {} of cluster {cluster}", status.node)),
             (None, None) => {
-                "empty: waiting for `holdfast cluster init --nodes URL,URL,URL`".to_owned()
+                Some("empty: waiting for `holdfast cluster init --nodes URL,URL,URL`".to_owned())
             }
+            // It starts, or whoever ended its part has said why.
+            (_, Some(_)) => None,
         };
-        if said.as_ref() != Some(&line) {
-            tracing::info!("{line}");
-            said = Some(line);
+        if let Some(words) = &line
+            && said != line
+        {
+            tracing::info!("{words}");
+            said = line;
         }
         if http::unready(&status).is_empty() {
             tracing::info!("ready");
