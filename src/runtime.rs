@@ -97,3 +97,9 @@ pub async fn yield_now() {
 pub fn since_start_ms() -> u64 {
     u64::try_from(now().elapsed_since_start().as_millis()).unwrap_or(u64::MAX)
 }
+
+/// Tells whether this thread is inside the simulation; outside of it there is no time.
+#[cfg(feature = "sim")]
+pub fn is_running() -> bool {
+    openraft_rt_sim::SimInstant::try_now().is_some()
+}

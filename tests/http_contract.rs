@@ -708,7 +708,8 @@ async fn the_cluster_and_its_digests_are_shown_and_founded() {
     assert_eq!(shop.call("POST", "/admin/v1/adopt", &[JSON], "{}").await.slug(), "validation");
     let member = |node: u64| {
         format!(
-            r#"{{"node":{node},"log_uuid":"{id}","peer_addr":"a:1","http_addr":"a:2","region":"eu"}}"#
+            r#"{{"node":{node},"log_uuid":"{id}","peer_addr":"a:1",
+                "http_addr":"a:2","region":"eu"}}"#
         )
     };
     let begin = format!(r#"{{"members":[{},{}]}}"#, member(1), member(2));

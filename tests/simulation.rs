@@ -1,6 +1,6 @@
 //! Three whole nodes in one thread of virtual time, driven by a seed: clients over HTTP, faults of
-//! every kind, and everything that was answered compared with the laws and with what is found at the
-//! end. Run with `--features sim`.
+//! every kind, and everything that was answered compared with the laws and with what is found at
+//! the end. Run with `--features sim`.
 //!
 //! `SIM_SEED=n` runs one seed and prints its trace hash; `SIM_SEEDS=n` runs so many; `SIM_FIRST=n`
 //! begins at another; `SIM_TRACE=1` prints every line of the trace.

@@ -32,7 +32,8 @@ pub(super) fn end(disk: &dyn Disk, dir: &Path) -> io::Result<()> {
     disk.sync_dir(dir)
 }
 
-/// Undoes an adoption that was cut short: removes the log that it made. Does nothing without a mark.
+/// Undoes an adoption that was cut short: removes the log that it made. Does nothing without a
+/// mark.
 ///
 /// # Errors
 ///

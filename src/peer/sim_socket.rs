@@ -211,7 +211,7 @@ impl Socket {
 impl Drop for Socket {
     fn drop(&mut self) {
         // Outside the runtime (it is being torn down) there is no time and nobody to tell.
-        if openraft_rt_sim::SimInstant::try_now().is_some() {
+        if crate::runtime::is_running() {
             self.end_stream();
         }
         let mut state = self.network.lock();

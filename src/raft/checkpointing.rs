@@ -20,7 +20,8 @@ use crate::storage::{
     CheckpointError, CheckpointState, CheckpointWriter, Checkpoints, LogPosition,
 };
 
-/// Makes a checkpoint of what is applied now and returns its position, `None` before the first entry.
+/// Makes a checkpoint of what is applied now and returns its position, `None` before the first
+/// entry.
 pub(super) async fn make_checkpoint(
     replica: &Replica,
     checkpoints: &Checkpoints,
@@ -42,7 +43,8 @@ pub(super) async fn make_checkpoint(
     Ok(position)
 }
 
-/// Begins to write where the next checkpoint goes; whole when the database there is not what it was.
+/// Begins to write where the next checkpoint goes; whole when the database there is not what it
+/// was.
 async fn begin(checkpoints: &Checkpoints) -> io::Result<(CheckpointWriter, bool)> {
     let (turn, whole) = checkpoints.next_turn();
     match checkpoints.begin(turn, whole).await {

@@ -1,7 +1,7 @@
 //! What openraft carries for us: the entry's payload, the member's record, the answer of an entry.
 //!
-//! A payload is opaque bytes from the batcher to the ledger: they are encoded once on the leader and
-//! decoded once on each replica, when the entry is applied. The log and the network copy them.
+//! A payload is opaque bytes from the batcher to the ledger: they are encoded once on the leader
+//! and decoded once on each replica, when the entry is applied. The log and the network copy them.
 
 use std::fmt;
 
@@ -45,7 +45,8 @@ impl Payload {
     ///
     /// # Errors
     ///
-    /// [`CodecError`] when the bytes are not a batch that this build knows; the node must stop then.
+    /// [`CodecError`] when the bytes are not a batch that this build knows; the node must stop
+    /// then.
     pub fn batch(&self) -> Result<Batch, CodecError> {
         match self.0.split_first() {
             Some((&TAG_BATCH, bytes)) => codec::decode(bytes),

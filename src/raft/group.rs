@@ -194,9 +194,9 @@ impl Group {
         self.heard.within(time)
     }
 
-    /// Hands an entry to the log under this very leadership and no other: one that came between would
-    /// make "decided" mean something else to the caller. From the moment of the call its failure is
-    /// unknown, unless the error says that it was not appended.
+    /// Hands an entry to the log under this very leadership and no other: one that came between
+    /// would make "decided" mean something else to the caller. From the moment of the call its
+    /// failure is unknown, unless the error says that it was not appended.
     ///
     /// # Errors
     ///

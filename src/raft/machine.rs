@@ -118,8 +118,8 @@ impl RaftSnapshotBuilder<TypeConfig> for Machine {
     type SnapshotData = SnapshotHandle;
 
     /// Tells openraft of the checkpoint that the steward has made. When there is none that openraft
-    /// does not know, and more is applied, it makes one; that it cannot is no reason to stop while an
-    /// older one stands.
+    /// does not know, and more is applied, it makes one; that it cannot is no reason to stop while
+    /// an older one stands.
     async fn build_snapshot(&mut self) -> io::Result<SnapshotOf<TypeConfig, SnapshotHandle>> {
         let index = |at: Option<LogPosition>| at.map(|at| at.index);
         let current = self.checkpoints.current().and_then(|(_, header)| header.state.position);

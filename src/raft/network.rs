@@ -1,4 +1,5 @@
-//! openraft's way to the peers: votes and heartbeats, appends and checkpoints on lanes of their own.
+//! openraft's way to the peers: votes and heartbeats, appends and checkpoints on lanes of their
+//! own.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;

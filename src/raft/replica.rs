@@ -31,8 +31,8 @@ pub struct AppliedState {
     pub ledger: Ledger,
     /// The last entry applied.
     pub applied: Option<LogPosition>,
-    /// The stamp that was applied last and when that was here: the base of ledger time. Entries that
-    /// were in the log before this node started leave none.
+    /// The stamp that was applied last and when that was here: the base of ledger time. Entries
+    /// that were in the log before this node started leave none.
     pub stamped: Option<(UnixMs, Instant)>,
     digest_marks: DigestMarks,
     membership: StoredMembershipOf<TypeConfig>,

@@ -231,8 +231,8 @@ impl Serving {
         }
     }
 
-    /// Waits for the next message. What a sender began and left lying is given up, or its place would
-    /// be taken for ever: the next leader, and this node's own checkpoints, need it.
+    /// Waits for the next message. What a sender began and left lying is given up, or its place
+    /// would be taken for ever: the next leader, and this node's own checkpoints, need it.
     async fn next(&mut self, messages: &mut mpsc::Receiver<Message>) -> Option<Message> {
         if let Ok(message) = runtime::timeout(TRANSFER_IDLE_MAX, messages.recv()).await {
             return message;

@@ -1,10 +1,10 @@
 //! The start of one shard's group, before openraft sees anything.
 //!
 //! openraft neither allows nor repairs a state machine behind the purged log: it would sit as a
-//! silent learner and panic at the first commit. So, idempotently and safe against crashes: (a) load
-//! the newer good database, else the older, else fetch one from any member, until one is at or past
-//! the purge point; (b) it is made current first; (c) reconcile the log with it; (d) the membership
-//! comes from the checkpoint, never empty when something was purged.
+//! silent learner and panic at the first commit. So, idempotently and safe against crashes: (a)
+//! load the newer good database, else the older, else fetch one from any member, until one is at or
+//! past the purge point; (b) it is made current first; (c) reconcile the log with it; (d) the
+//! membership comes from the checkpoint, never empty when something was purged.
 
 use std::io;
 use std::sync::Arc;
@@ -72,8 +72,8 @@ pub enum StartError {
     },
     /// No checkpoint at or past the purge point is left here, and no member gave one.
     #[error(
-        "shard {shard}: its log begins after {purged:?}, no good checkpoint reaches that far, and no \
-         member gave one; start the others first, or replace this node"
+        "shard {shard}: its log begins after {purged:?}, no good checkpoint reaches that far, and \
+         no member gave one; start the others first"
     )]
     NoCheckpoint {
         /// The shard.
@@ -256,7 +256,8 @@ fn made_of(
     Ok(Loaded { ledger, position: header.state.position, membership })
 }
 
-/// Reads the membership of a checkpoint. It is never empty: a group's first entry names its members.
+/// Reads the membership of a checkpoint. It is never empty: a group's first entry names its
+/// members.
 pub(super) fn checked_membership(
     header: &CheckpointHeader,
 ) -> io::Result<StoredMembershipOf<TypeConfig>> {
@@ -267,8 +268,9 @@ pub(super) fn checked_membership(
     Ok(membership)
 }
 
-/// Makes the log agree with the checkpoint: keeps the tail behind it if the log has the checkpoint's
-/// entry, and otherwise drops everything after the purge point and begins at the checkpoint.
+/// Makes the log agree with the checkpoint: keeps the tail behind it if the log has the
+/// checkpoint's entry, and otherwise drops everything after the purge point and begins at the
+/// checkpoint.
 async fn reconcile(log: &ShardLog, checkpoint: Option<LogPosition>) -> io::Result<()> {
     let Some(checkpoint) = checkpoint else { return Ok(()) };
     let state = log.state();

@@ -1,5 +1,5 @@
-//! What the tests of this room and of the shard stand on: a replica's storage at a site that survives
-//! the "process", and histories to put there.
+//! What the tests of this room and of the shard stand on: a replica's storage at a site that
+//! survives the "process", and histories to put there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;

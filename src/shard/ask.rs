@@ -2,8 +2,8 @@
 //!
 //! A question is *queued* until its shard proposes it, and from then on *proposed*: its failure is
 //! unknown. Two sides move the stage, the shard's single writer and the home that waits for the
-//! answer, so each move is one compare-and-swap: a home that gives up on a queued question knows for
-//! certain that it will never be proposed.
+//! answer, so each move is one compare-and-swap: a home that gives up on a queued question knows
+//! for certain that it will never be proposed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -95,7 +95,8 @@ impl Ask {
         self.stages.advance(self.place(), Stage::Queued, Stage::Joined)
     }
 
-    /// Marks it as queued again, since what it waited for is decided; `false`: its home has given up.
+    /// Marks it as queued again, since what it waited for is decided; `false`: its home has given
+    /// up.
     pub(crate) fn requeue(&self) -> bool {
         let place = self.place();
         self.stages.at(place) == Stage::Queued

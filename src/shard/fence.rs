@@ -187,8 +187,8 @@ impl Fence {
         self.leadership().is_some_and(|leadership| !self.is_fresh(&leadership))
     }
 
-    /// Tells whether this node follows a leader that it has not heard for the length of a lease: who
-    /// leads now, or whether anybody does, is not known here.
+    /// Tells whether this node follows a leader that it has not heard for the length of a lease:
+    /// who leads now, or whether anybody does, is not known here.
     pub(crate) fn leader_is_silent(&self) -> bool {
         self.leadership().is_none() && !self.group.heard_leader_within(self.lease)
     }

@@ -1,7 +1,7 @@
 //! What is in flight: keys whose outcome is not decided, and the units that they would take.
 //!
-//! A key leaves only when its entry is applied here, or an entry of a greater leader id is (then the
-//! receipt decides); never because a deadline passed or a client went away.
+//! A key leaves only when its entry is applied here, or an entry of a greater leader id is (then
+//! the receipt decides); never because a deadline passed or a client went away.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -86,8 +86,8 @@ impl FlightKey {
         KeyHasher::new(0).item(name).part(region).optional(buyer).part(key).key()
     }
 
-    /// Names a command's scope; `None` for those that need none, because the ledger answers a second
-    /// copy by state.
+    /// Names a command's scope; `None` for those that need none, because the ledger answers a
+    /// second copy by state.
     pub(crate) fn of(command: &Command, default_region: &str) -> Option<FlightKey> {
         let hold = |kind: u8, hold: &crate::ledger::HoldId, key: &str| {
             Some(KeyHasher::new(kind).part(&hold.to_string()).part(key).key())

@@ -1,8 +1,8 @@
 //! The gate: what may be answered from memory, what waits, and what goes into the log.
 //!
 //! Receipts come before stock, always. In this order: a key in flight is joined; applied state
-//! answers (a replay or a refusal), if the fence lets memory answer; only in-flight units in the way
-//! parks the question until those entries are decided, since refusing on units that may yet not
+//! answers (a replay or a refusal), if the fence lets memory answer; only in-flight units in the
+//! way parks the question until those entries are decided, since refusing on units that may yet not
 //! commit is not linearizable; otherwise it is admitted. The gate can be wrong, never unsafe: the
 //! ledger checks everything again.
 
@@ -268,8 +268,8 @@ pub(crate) fn stand_on(outcome: Outcome, shard: ShardId, applied: Option<LogPosi
     Reply { outcome, commit, leader: applied.map(|at| at.leader.node) }
 }
 
-/// Reads memory, then checks that the answer may leave. For [`Consistency::Linearizable`] the caller
-/// has waited for a read index before.
+/// Reads memory, then checks that the answer may leave. For [`Consistency::Linearizable`] the
+/// caller has waited for a read index before.
 pub(crate) fn read(
     replica: &Replica,
     fence: &Fence,
@@ -291,8 +291,8 @@ pub(crate) fn read(
     }
 }
 
-/// Tells, of a command whose entry is decided without an answer, what applied state shows of its key:
-/// what it made, or that the key is void or another's. `None`: the key left no trace.
+/// Tells, of a command whose entry is decided without an answer, what applied state shows of its
+/// key: what it made, or that the key is void or another's. `None`: the key left no trace.
 pub(crate) fn receipt_of(replica: &Replica, command: &Command) -> Option<(Answer, LogPosition)> {
     let state = replica.read();
     let applied = state.applied?;
@@ -344,9 +344,9 @@ fn shows_receipt(answer: &Answer) -> bool {
     }
 }
 
-/// Tells whether a second copy of the command is answered by what the first has left: then it may be
-/// judged again after the first is decided. The others have no key, and what a second copy is told
-/// may be the first one's effect.
+/// Tells whether a second copy of the command is answered by what the first has left: then it may
+/// be judged again after the first is decided. The others have no key, and what a second copy is
+/// told may be the first one's effect.
 pub(crate) fn is_keyed(command: &Command) -> bool {
     match command {
         Command::Place(_)

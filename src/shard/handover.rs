@@ -115,8 +115,8 @@ impl Place {
         Err(asked.err().unwrap_or_else(|| format!("node {to} did not take the leadership")))
     }
 
-    /// Waits, with the gate closed, until somebody (`to`, if named) lacks nothing of the log: nothing
-    /// new is appended, so that is soon or not at all.
+    /// Waits, with the gate closed, until somebody (`to`, if named) lacks nothing of the log:
+    /// nothing new is appended, so that is soon or not at all.
     async fn caught_up(
         &self,
         own: NodeId,

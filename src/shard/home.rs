@@ -282,8 +282,8 @@ impl Slots {
         waiting.answer.send(replies.collect()).ok();
     }
 
-    /// Tells whether somebody may have to be told something: thousands may wait, and mostly nobody is
-    /// late and no quorum is lost.
+    /// Tells whether somebody may have to be told something: thousands may wait, and mostly nobody
+    /// is late and no quorum is lost.
     fn is_worth_a_look(&self, now: Instant, paused: &[bool]) -> bool {
         let is_late = self.earliest.is_some_and(|earliest| now + WATCH_EVERY >= earliest);
         self.outstanding > 0 && (is_late || paused.contains(&true))

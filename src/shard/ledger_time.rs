@@ -1,13 +1,13 @@
 //! The stamp of an entry: ledger time as the leader proposes it.
 //!
-//! A leadership begins with the last applied ledger time plus the monotonic time since that stamp was
-//! applied here. From then on it goes by its own stamps and by when it made them, not by when they
-//! were applied: an entry that follows the one before as soon as that commits would otherwise lose
-//! the time of every commit, and time would all but stand still under load. It is slewed towards
-//! the wall clock by at most 1 %. So no jump of one clock expires everybody's holds or freezes
-//! expiry. The wall clock is followed at once only when there is no monotonic base (nothing was
-//! stamped since the start, as after a stop of the whole cluster), and only when a majority of the
-//! members' clocks agrees.
+//! A leadership begins with the last applied ledger time plus the monotonic time since that stamp
+//! was applied here. From then on it goes by its own stamps and by when it made them, not by when
+//! they were applied: an entry that follows the one before as soon as that commits would otherwise
+//! lose the time of every commit, and time would all but stand still under load. It is slewed
+//! towards the wall clock by at most 1 %. So no jump of one clock expires everybody's holds or
+//! freezes expiry. The wall clock is followed at once only when there is no monotonic base (nothing
+//! was stamped since the start, as after a stop of the whole cluster), and only when a majority of
+//! the members' clocks agrees.
 
 use std::time::Duration;
 
@@ -71,8 +71,8 @@ impl StampSource {
         Some(self.last)
     }
 
-    /// Tells whether a leader with nothing to go by waits for the others' clocks. A ledger without any
-    /// time has no other than the wall clock's.
+    /// Tells whether a leader with nothing to go by waits for the others' clocks. A ledger without
+    /// any time has no other than the wall clock's.
     fn is_to_wait(&mut self, now: Instant, applied: UnixMs) -> bool {
         let since = *self.lost_since.get_or_insert(now);
         applied == UnixMs(0) || now <= since || now - since < PATIENCE

@@ -1,8 +1,8 @@
 //! The batcher: one shard's single writer.
 //!
-//! It gathers everything that arrived while the previous commit was in flight into one log entry and
-//! proposes it; two entries may be in flight. Everything it does is decided on one thread, in the
-//! order of arrival; it waits for nothing without a limit.
+//! It gathers everything that arrived while the previous commit was in flight into one log entry
+//! and proposes it; two entries may be in flight. Everything it does is decided on one thread, in
+//! the order of arrival; it waits for nothing without a limit.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -269,7 +269,8 @@ impl Writer {
                 }
             }
             Err(ProposeError::Unknown(why)) => {
-                tracing::warn!(shard = %self.gate.shard, %why, "the outcome of an entry is unknown");
+                let shard = self.gate.shard;
+                tracing::warn!(%shard, %why, "the outcome of an entry is unknown");
                 self.flying[at].in_limbo = true;
             }
         }
@@ -293,8 +294,8 @@ impl Writer {
         }
     }
 
-    /// Decides what only the log can decide: an entry whose fate did not come back is decided once an
-    /// entry of a greater leader id is applied here. Then the receipt speaks.
+    /// Decides what only the log can decide: an entry whose fate did not come back is decided once
+    /// an entry of a greater leader id is applied here. Then the receipt speaks.
     fn resolve_limbo(&mut self) {
         let applied = self.group.replica().read().applied;
         let Some(applied) = applied else { return };

@@ -6,7 +6,8 @@
 //! block: `checkpoint/` hands them to a thread of their own.
 //!
 //! Promises, of every implementation:
-//! - From [`PageStore::begin`] until [`PageWriter::close`] has returned, that database is not closed:
+//! - From [`PageStore::begin`] until [`PageWriter::close`] has returned, that database is not
+//!   closed:
 //!   a crash in between leaves it damaged or empty, never an old header over new pages.
 //! - The other database is not touched, neither by writing nor by reading ([`PageStore::read`]
 //!   works on a copy).

@@ -1,5 +1,5 @@
-//! The clients: each decides one thing after another, sends it to any node, and sends it again under
-//! the same key until it knows what came of it.
+//! The clients: each decides one thing after another, sends it to any node, and sends it again
+//! under the same key until it knows what came of it.
 
 use std::sync::Arc;
 use std::time::Duration;

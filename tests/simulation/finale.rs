@@ -1,5 +1,5 @@
-//! The beginning and the end of a run: the cluster is founded; everything is healed, every shard must
-//! commit again, and everything that was ever said is compared with what is found.
+//! The beginning and the end of a run: the cluster is founded; everything is healed, every shard
+//! must commit again, and everything that was ever said is compared with what is found.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -85,7 +85,11 @@ pub(crate) async fn found(world: &Arc<World>) -> Result<(), String> {
     for item in &world.plan.items {
         let mut body = json!({
             "total": item.total,
-            "hold": {"ttl_ms": item.ttl_ms, "max_ttl_ms": 3_600_000, "max_extends": item.max_extends},
+            "hold": {
+                "ttl_ms": item.ttl_ms,
+                "max_ttl_ms": 3_600_000,
+                "max_extends": item.max_extends,
+            },
         });
         if let Some(limit) = item.limit_per_buyer {
             body["limit_per_buyer"] = json!(limit);

@@ -1,5 +1,5 @@
-//! What happened, as lines with the virtual time at which it did: hashed, and the last of it kept for
-//! the reader of a failure.
+//! What happened, as lines with the virtual time at which it did: hashed, and the last of it kept
+//! for the reader of a failure.
 
 use std::collections::VecDeque;
 

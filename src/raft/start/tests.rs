@@ -293,8 +293,8 @@ fn a_start_may_be_killed_between_any_two_steps_and_done_again() {
     run(async {
         let mut kills = 0;
         for at in 0.. {
-            // The log conflicts with the newer checkpoint, the newer checkpoint is silently wrong in
-            // one half of the cases: all steps but the fetch are taken.
+            // The log conflicts with the newer checkpoint, the newer checkpoint is silently wrong
+            // in one half of the cases: all steps but the fetch are taken.
             let world = World::new();
             let whole = world.history(6, &[3, 6]).await;
             world.purge(3).await;

@@ -20,8 +20,8 @@ const CHUNK_BYTES_MAX: usize = 8 << 20;
 type Slot = Arc<Mutex<Option<Box<dyn PageReader>>>>;
 
 impl Checkpoints {
-    /// Pins the current checkpoint, so that it can be read to the end whatever is written meanwhile.
-    /// `None` when there is none. Cheap: nothing is read.
+    /// Pins the current checkpoint, so that it can be read to the end whatever is written
+    /// meanwhile. `None` when there is none. Cheap: nothing is read.
     pub fn pin_current(&self) -> Option<PinnedCheckpoint> {
         let mut state = self.shared.state.lock();
         let (turn, header) = state.current().map(|(turn, header)| (turn, Arc::clone(header)))?;

@@ -78,8 +78,8 @@ impl CheckpointReceiver {
     /// # Errors
     ///
     /// [`CheckpointError::Foreign`] or [`CheckpointError::Refused`] when the header is not of this
-    /// shard, not of these pages, or behind the current checkpoint. The place is empty then, and the
-    /// current one stays current.
+    /// shard, not of these pages, or behind the current checkpoint. The place is empty then, and
+    /// the current one stays current.
     pub async fn finish(
         self,
         header: &CheckpointHeader,
