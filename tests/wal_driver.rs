@@ -267,7 +267,14 @@ fn an_index_that_was_truncated_and_appended_again_while_both_wait_reads_as_the_s
         let log = node.shard(ShardId(0));
         until("the spare", || node.health().spares == 1).await;
         disk.set_hung(true);
-        let done = append(&log, 0, b"first");
+        let (sender, done) = oneshot::channel();
+        let hang = disk.clone();
+        let first = Box::new(move |outcome| {
+            // The next drain stands still: only the first append has been told of its place.
+            hang.set_hung(true);
+            drop(sender.send(outcome));
+        });
+        log.append(vec![entry(1, 0, b"first")], first).expect("accepted");
         until("the first drain", || node.health().queued == 0).await;
         let cut = log.clone();
         let cut = runtime::spawn(async move { cut.truncate_after(None).await });
@@ -276,6 +283,8 @@ fn an_index_that_was_truncated_and_appended_again_while_both_wait_reads_as_the_s
         assert_eq!(log.read(0..1, 100).expect("memory"), [entry(1, 0, b"second")]);
         disk.set_hung(false);
         synced(done).await;
+        assert_eq!(log.read(0..1, 100).expect("memory"), [entry(1, 0, b"second")]);
+        disk.set_hung(false);
         synced(again).await;
         cut.await.expect("no panic").expect("durable");
         // The tail keeps nothing: this comes from the segment.

@@ -131,3 +131,35 @@ impl SyncedFile {
         self.file.sync_data()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::SimDisk;
+
+    #[test]
+    fn the_slots_take_turns_so_that_a_damaged_one_leaves_the_mark_before() {
+        let disk = SimDisk::new();
+        let (path, uuid) = (Path::new("synced"), [7; 16]);
+        let mark = |sequence| SyncedMark { sequence, segment: 1 };
+        let mut file = SyncedFile::create(&disk, path, uuid, mark(1)).expect("a healthy disk");
+        for sequence in 2..9 {
+            file.write(mark(sequence)).expect("a healthy disk");
+            let (reopened, newest) = SyncedFile::open(&disk, path, uuid).expect("whole");
+            assert_eq!(newest, mark(sequence));
+            let mut seen = Vec::new();
+            for slot in 0..2 {
+                let bad = disk.fork();
+                bad.flip(path, slot * SLOT_STRIDE_BYTES + 21, 1);
+                let (_, mark) = SyncedFile::open(&bad, path, uuid).expect("one slot is whole");
+                seen.push(mark.sequence);
+            }
+            seen.sort_unstable();
+            assert_eq!(seen, [sequence - 1, sequence]);
+            file = reopened;
+        }
+        disk.flip(path, 21, 1);
+        disk.flip(path, SLOT_STRIDE_BYTES + 21, 1);
+        assert!(matches!(SyncedFile::open(&disk, path, uuid), Err(LogError::Damaged { .. })));
+    }
+}
