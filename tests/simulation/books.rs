@@ -180,6 +180,9 @@ impl Books {
             if is_new {
                 self.grants.push((item, sent, moment()));
             }
+            if !is_new && book.unknown == 0 && book.hold.is_none() {
+                return Err(format!("key {key} is replayed, and every attempt was refused"));
+            }
             let hold = hold_of(&answer.body)
                 .ok_or_else(|| format!("a grant without a hold: {}", answer.body))?;
             return self.see_hold(key, sent, &hold);
