@@ -25,6 +25,8 @@ pub(crate) struct KeyBook {
     pub(crate) first_sent: Us,
     /// Attempts whose outcome is unknown.
     pub(crate) unknown: u32,
+    /// Whether a second copy was sent beside the first.
+    pub(crate) echoed: bool,
     /// The hold that it made, as far as anybody was told.
     pub(crate) hold: Option<String>,
     /// Whether a 201 that is no replay was given.
@@ -113,6 +115,7 @@ impl Books {
             quantity,
             first_sent: moment(),
             unknown: 0,
+            echoed: false,
             hold: None,
             granted: false,
             voided: None,
@@ -179,6 +182,9 @@ impl Books {
             }
             if is_new {
                 self.grants.push((item, sent, moment()));
+            }
+            if !is_new && book.unknown == 0 && !book.echoed && book.hold.is_none() {
+                return Err(format!("key {key} is replayed, and every attempt was refused"));
             }
             let hold = hold_of(&answer.body)
                 .ok_or_else(|| format!("a grant without a hold: {}", answer.body))?;

@@ -135,7 +135,11 @@ impl Client {
         let (world, books) = (Arc::clone(&self.world), Arc::clone(&self.books));
         let (node, key, ask) = (self.any_node(), key.to_owned(), ask.clone());
         // It counts as unknown until its answer is read.
-        books.lock().keys.get_mut(&key).expect("opened").unknown += 1;
+        {
+            let mut books = books.lock();
+            let book = books.keys.get_mut(&key).expect("opened");
+            (book.unknown, book.echoed) = (book.unknown + 1, true);
+        }
         drop(runtime::life::spawn_in_the_world(async move {
             let sent = moment();
             let told = world.call(node, ask).await;
