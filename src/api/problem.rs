@@ -111,7 +111,8 @@ pub struct FieldError {
 }
 
 macro_rules! kinds {
-    ($($name:ident $slug:literal $status:literal $title:literal $retry:literal $same:literal;)*) => {
+    ($($name:ident $slug:literal $status:literal $title:literal $retry:literal $same:literal;)*
+    ) => {
         /// The kinds of problems.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum ProblemKind {
