@@ -212,7 +212,8 @@ async fn unknown_fields_and_null_and_wrong_kinds_are_refused_by_name() {
         (r#"{"total":1,"sale":{"opens_at":"2026-02-30T00:00:00Z"}}"#, "sale.opens_at"),
         (r#"{"total":1,"sale":{"opens_at":"2026-02-03 00:00:00Z"}}"#, "sale.opens_at"),
         (
-            r#"{"total":1,"sale":{"opens_at":"2026-02-03T00:00:00Z","closes_at":"2026-02-03T00:00:00Z"}}"#,
+            r#"{"total":1,"sale":{"opens_at":"2026-02-03T00:00:00Z",
+                "closes_at":"2026-02-03T00:00:00Z"}}"#,
             "sale.closes_at",
         ),
         (r#"{"total":1,"metadata":{"a":{"b":1}}}"#, "metadata.a"),

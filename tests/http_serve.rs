@@ -148,7 +148,8 @@ fn place(key: &str) -> String {
 
 fn with_body(method: &str, path: &str, headers: &str, body: &str) -> String {
     format!(
-        "{method} {path} HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\n{headers}content-length: {}\r\n\r\n{body}",
+        "{method} {path} HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\n{headers}\
+         content-length: {}\r\n\r\n{body}",
         body.len()
     )
 }
@@ -203,8 +204,9 @@ fn h13_a_client_that_dribbles_its_head_is_closed_in_bounded_time() {
     for byte in head.bytes() {
         let mut none = [0; 16];
         let sent = client.stream.write_all(&[byte]);
-        closed = sent.is_err()
-            || !matches!(client.stream.read(&mut none), Err(e) if e.kind() == ErrorKind::WouldBlock);
+        let read = client.stream.read(&mut none);
+        let waits = matches!(read, Err(e) if e.kind() == ErrorKind::WouldBlock);
+        closed = sent.is_err() || !waits;
         if closed {
             break;
         }
@@ -244,7 +246,8 @@ fn a_client_that_does_not_read_its_answers_is_closed() {
 fn h17_a_message_whose_length_is_ambiguous_is_400_and_the_inner_request_never_runs() {
     let server = Server::start(Limits::default());
     let inner = place("smuggled");
-    let head = "POST /v1/items/shirt/holds HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\nidempotency-key: outer\r\n";
+    let head = "POST /v1/items/shirt/holds HTTP/1.1\r\nhost: h\r\n\
+        content-type: application/json\r\nidempotency-key: outer\r\n";
     let chunks = format!("{:x}\r\n{}\r\n0\r\n\r\n", 14, r#"{"quantity":1}"#);
     let before = server.desk.entries();
     for lengths in [
@@ -290,7 +293,9 @@ fn h14_a_plain_client_reads_its_413_and_its_431() {
         let body = format!(r#"{{"quantity":1}}{}"#, " ".repeat((1 << 20) - 14 + excess));
         let request = if chunked {
             format!(
-                "POST /v1/items/shirt/holds HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\nidempotency-key: k\r\ntransfer-encoding: chunked\r\n\r\n{:x}\r\n{body}\r\n0\r\n\r\n",
+                "POST /v1/items/shirt/holds HTTP/1.1\r\nhost: h\r\n\
+                 content-type: application/json\r\nidempotency-key: k\r\n\
+                 transfer-encoding: chunked\r\n\r\n{:x}\r\n{body}\r\n0\r\n\r\n",
                 body.len()
             )
         } else {
