@@ -41,7 +41,7 @@ pub(crate) async fn run(front: &Front, call: &Call) -> Result<Response, Failure>
     }
 
     // One slot for each operation: the verb that was asked, or the problem that it met already.
-    let mut slots: Vec<Result<Verb, Problem>> = Vec::with_capacity(operations.len());
+    let mut slots: Vec<Result<Verb, Box<Problem>>> = Vec::with_capacity(operations.len());
     let mut asks = Vec::with_capacity(operations.len());
     for operation in operations {
         slots.push(match read(operation, &tenant) {
@@ -75,12 +75,12 @@ pub(crate) async fn run(front: &Front, call: &Call) -> Result<Response, Failure>
 }
 
 /// Reads one operation.
-fn read(operation: Json<'_>, tenant: &str) -> Result<(Verb, Command), Problem> {
+fn read(operation: Json<'_>, tenant: &str) -> Result<(Verb, Command), Box<Problem>> {
     let mut broken = Broken::default();
     let Some(mut fields) = Fields::of(operation, String::new(), &mut broken) else {
         broken.0.clear();
         broken.add("operation", "is an object");
-        return Err(validation(broken.0));
+        return Err(Box::new(validation(broken.0)));
     };
     let verb = match fields.text("op", 16, &mut broken).as_deref() {
         Some("place") => Verb::Place,
@@ -92,7 +92,7 @@ fn read(operation: Json<'_>, tenant: &str) -> Result<(Verb, Command), Problem> {
         Some(_) | None => {
             broken.0.clear();
             broken.add("op", "is place, extend, confirm, release, return or void");
-            return Err(validation(broken.0));
+            return Err(Box::new(validation(broken.0)));
         }
     };
     let keyless = !fields.has("key");
@@ -120,7 +120,9 @@ fn read(operation: Json<'_>, tenant: &str) -> Result<(Verb, Command), Problem> {
                     let tenant = tenant.to_owned();
                     Some(transition_command(verb, &mut fields, hold, tenant, key, &mut broken))
                 }
-                Some(Err(_)) if broken.0.is_empty() && !keyless => return Err(not_found("hold")),
+                Some(Err(_)) if broken.0.is_empty() && !keyless => {
+                    return Err(Box::new(not_found("hold")));
+                }
                 Some(Err(_)) | None => None,
             }
         }
@@ -130,14 +132,14 @@ fn read(operation: Json<'_>, tenant: &str) -> Result<(Verb, Command), Problem> {
         fields.end(&mut broken);
     }
     if keyless && broken.0.is_empty() {
-        return Err(keyless_operation());
+        return Err(Box::new(keyless_operation()));
     }
     if keyless {
         broken.add("key", "is required");
     }
     match command {
         Some(command) if broken.0.is_empty() => Ok((verb, command)),
-        Some(_) | None => Err(validation(broken.0)),
+        Some(_) | None => Err(Box::new(validation(broken.0))),
     }
 }
 
@@ -163,17 +165,17 @@ fn settle(verb: Verb, reply: Reply) -> OperationResult {
             Err(problem) => refused(problem, Some(stamp)),
         },
         Ok((other @ (Said::Found(_) | Said::InFlight), _)) => {
-            refused(*Failure::mismatch(&other).problem, Some(stamp))
+            refused(Failure::mismatch(&other).problem, Some(stamp))
         }
-        Err(failure) => refused(*failure.problem, Some(failure.stamp)),
+        Err(failure) => refused(failure.problem, Some(failure.stamp)),
     }
 }
 
-fn refused(problem: Problem, stamp: Option<Stamp>) -> OperationResult {
+fn refused(problem: Box<Problem>, stamp: Option<Stamp>) -> OperationResult {
     OperationResult {
         status: problem.status,
         hold: None,
-        problem: Some(Box::new(problem)),
+        problem: Some(problem),
         commit: stamp.and_then(|s| s.commit).map(|commit| commit.to_string()),
         replayed: false,
     }

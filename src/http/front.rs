@@ -159,11 +159,11 @@ impl Front {
 
     /// Reads a body within its bounds of size and time.
     async fn read_body(&self, parts: &Parts, body: Body) -> Result<Bytes, Failure> {
-        if let Some(encoding) = parts.headers.get(header::CONTENT_ENCODING) {
-            if !encoding.as_bytes().eq_ignore_ascii_case(b"identity") {
-                let words = "Bodies are not compressed: send it without Content-Encoding.";
-                return Err(Failure::malformed(words).closing());
-            }
+        if let Some(encoding) = parts.headers.get(header::CONTENT_ENCODING)
+            && !encoding.as_bytes().eq_ignore_ascii_case(b"identity")
+        {
+            let words = "Bodies are not compressed: send it without Content-Encoding.";
+            return Err(Failure::malformed(words).closing());
         }
         let reading = std::pin::pin!(collect(body, self.limits.body_bytes_max));
         // Nearly always the body came together with its head: no timer then.

@@ -40,7 +40,7 @@ pub(crate) struct Done {
 }
 
 /// Judges an answer: a replay tells the truth of now, so one whose hold has ended is a problem.
-pub(crate) fn judge(verb: Verb, answer: Answer) -> Result<Done, Problem> {
+pub(crate) fn judge(verb: Verb, answer: Answer) -> Result<Done, Box<Problem>> {
     let (hold, replayed) = match answer {
         Answer::Hold { hold, replayed } => (hold, replayed),
         Answer::Voided if verb == Verb::Void => {
@@ -54,7 +54,7 @@ pub(crate) fn judge(verb: Verb, answer: Answer) -> Result<Done, Problem> {
         | Answer::Sent { .. }
         | Answer::Accepted { .. }
         | Answer::Settled
-        | Answer::Refused(_)) => return Err(*Failure::mismatch(&other).problem),
+        | Answer::Refused(_)) => return Err(Failure::mismatch(&other).problem),
     };
     let hold = match (verb, hold.state) {
         (Verb::Place | Verb::Extend, _) => ended(hold)?,
@@ -62,7 +62,7 @@ pub(crate) fn judge(verb: Verb, answer: Answer) -> Result<Done, Problem> {
         (Verb::Confirm, HoldState::Expired | HoldState::Released | HoldState::Returned) => {
             ended(hold)?
         }
-        (Verb::Confirm, HoldState::Held) => return Err(*Failure::mismatch(&hold).problem),
+        (Verb::Confirm, HoldState::Held) => return Err(Failure::mismatch(&hold).problem),
         (Verb::Release | Verb::Return | Verb::Void, _) => hold,
     };
     let status = match verb {
@@ -232,13 +232,11 @@ pub(crate) async fn list(front: &Front, call: &Call) -> Result<Response, Failure
     let mut last_stamp = Stamp::default();
     for (_, found, stamp) in front.find_in(call, &shards, &query, consistency).await? {
         last_stamp = stamp;
-        match found {
-            Found::Holds { holds, more } => {
-                all.extend(holds);
-                any_more |= more;
-            }
-            Found::NotFound => {}
-            other => return Err(Failure::mismatch(&other)),
+        if let Found::Holds { holds, more } = found {
+            all.extend(holds);
+            any_more |= more;
+        } else if found != Found::NotFound {
+            return Err(Failure::mismatch(&found));
         }
     }
     all.sort_by_key(|hold| hold.id);
@@ -279,17 +277,17 @@ pub(crate) async fn layout(
         (Said::Found(found), stamp) => (found, stamp),
         (other, _) => return Err(Failure::mismatch(&other)),
     };
-    match found {
-        Found::Item(item) => {
-            let mut shards = vec![item.home];
-            for place in &item.buckets {
-                if !shards.contains(&place.shard) {
-                    shards.push(place.shard);
-                }
-            }
-            Ok((shards, item.home))
+    let Found::Item(item) = found else {
+        return Err(match found == Found::NotFound {
+            true => Failure::from(not_found("item")).stamped(stamp),
+            false => Failure::mismatch(&found),
+        });
+    };
+    let mut shards = vec![item.home];
+    for place in &item.buckets {
+        if !shards.contains(&place.shard) {
+            shards.push(place.shard);
         }
-        Found::NotFound => Err(Failure::from(not_found("item")).stamped(stamp)),
-        other => Err(Failure::mismatch(&other)),
     }
+    Ok((shards, item.home))
 }

@@ -51,20 +51,18 @@ pub(crate) async fn put(front: &Front, call: &Call) -> Result<Response, Failure>
     }
     let define = Define { name, total, regions, definition, if_revision };
     let (answer, stamp) = front.change(call, Command::Define(define)).await?;
-    match answer {
-        Answer::Item { item, created, .. } => {
-            let status = if created { StatusCode::CREATED } else { StatusCode::OK };
-            let location = format!("/v1/items/{}", percent_encode(&item.name.item));
-            let mut response = item_response(status, *item, &stamp);
-            if created {
-                let location = HeaderValue::try_from(location);
-                let location = location.expect("a percent-encoded name is plain ASCII");
-                response.headers_mut().insert(header::LOCATION, location);
-            }
-            Ok(response)
-        }
-        other => Err(Failure::mismatch(&other)),
+    let Answer::Item { item, created, .. } = answer else {
+        return Err(Failure::mismatch(&answer));
+    };
+    let status = if created { StatusCode::CREATED } else { StatusCode::OK };
+    let location = format!("/v1/items/{}", percent_encode(&item.name.item));
+    let mut response = item_response(status, *item, &stamp);
+    if created {
+        let location = HeaderValue::try_from(location);
+        let location = location.expect("a percent-encoded name is plain ASCII");
+        response.headers_mut().insert(header::LOCATION, location);
     }
+    Ok(response)
 }
 
 fn unbuilt(words: &str) -> Failure {
@@ -182,10 +180,10 @@ pub(crate) async fn list(front: &Front, call: &Call) -> Result<Response, Failure
     let query = Query::Items { tenant: call.tenant()?, after, limit: limit + 1 };
     let mut items: Vec<ItemView> = Vec::new();
     for (_, found, _) in front.find_in(call, &shards, &query, consistency).await? {
-        match found {
-            Found::Items(some) => items.extend(some),
-            Found::NotFound => {}
-            other => return Err(Failure::mismatch(&other)),
+        if let Found::Items(some) = found {
+            items.extend(some);
+        } else if found != Found::NotFound {
+            return Err(Failure::mismatch(&found));
         }
     }
     items.sort_by(|a, b| a.name.item.cmp(&b.name.item));
@@ -241,14 +239,12 @@ pub(crate) async fn adjust(front: &Front, call: &Call) -> Result<Response, Failu
     };
     let adjust = Adjust { name, key, change, reason: reason.unwrap_or_default() };
     let (answer, stamp) = front.change(call, Command::Adjust(adjust)).await?;
-    match answer {
-        Answer::Item { item, replayed, .. } => {
-            let mut response = item_response(StatusCode::OK, *item, &stamp);
-            wire::mark_replayed(&mut response, replayed);
-            Ok(response)
-        }
-        other => Err(Failure::mismatch(&other)),
-    }
+    let Answer::Item { item, replayed, .. } = answer else {
+        return Err(Failure::mismatch(&answer));
+    };
+    let mut response = item_response(StatusCode::OK, *item, &stamp);
+    wire::mark_replayed(&mut response, replayed);
+    Ok(response)
 }
 
 /// `POST /v1/items/{item}/pause`, `/resume`, `/close`

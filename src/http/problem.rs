@@ -128,10 +128,15 @@ impl Failure {
     }
 }
 
+impl From<Box<Problem>> for Failure {
+    fn from(problem: Box<Problem>) -> Failure {
+        Failure { problem, stamp: Stamp::default(), elsewhere: None, close: false }
+    }
+}
+
 impl From<Problem> for Failure {
     fn from(problem: Problem) -> Failure {
-        let stamp = Stamp::default();
-        Failure { problem: Box::new(problem), stamp, elsewhere: None, close: false }
+        Failure::from(Box::new(problem))
     }
 }
 
@@ -453,20 +458,19 @@ pub(crate) fn validation(errors: Vec<api::FieldError>) -> Problem {
 /// The problem of a hold that has ended, or has not, when the call needs it otherwise.
 pub(crate) fn hold_problem(kind: ProblemKind, hold: HoldView) -> Problem {
     let expired_at = wire::time(hold.expires_at);
-    let detail = match kind {
-        ProblemKind::HoldExpired => format!(
+    let detail = match hold.state {
+        HoldState::Expired => format!(
             "The hold expired at {expired_at}. Void the payment, or confirm with \
              `\"reacquire\": true` while units are left."
         ),
-        ProblemKind::HoldConfirmed => {
+        HoldState::Sold => {
             "The hold is sold. To bring its units back to stock, POST to …/return.".to_owned()
         }
-        ProblemKind::HoldReleased => {
+        HoldState::Released | HoldState::Returned => {
             "The hold's units were given back. Place a new hold with a fresh key.".to_owned()
         }
-        other => {
-            debug_assert_eq!(other, ProblemKind::HoldNotSold);
-            format!("The hold is {}, not sold: there is nothing to return.", hold.state.word())
+        HoldState::Held => {
+            "The hold is held, not sold: there is nothing to return. POST to …/release.".to_owned()
         }
     };
     let hold = wire::hold(hold);
@@ -479,13 +483,12 @@ pub(crate) fn hold_problem(kind: ProblemKind, hold: HoldView) -> Problem {
 }
 
 /// Passes a hold that is held; the problem tells how any other has ended.
-pub(crate) fn ended(hold: HoldView) -> Result<HoldView, Problem> {
-    match hold.state {
-        HoldState::Held => Ok(hold),
-        HoldState::Sold => Err(hold_problem(ProblemKind::HoldConfirmed, hold)),
-        HoldState::Expired => Err(hold_problem(ProblemKind::HoldExpired, hold)),
-        HoldState::Released | HoldState::Returned => {
-            Err(hold_problem(ProblemKind::HoldReleased, hold))
-        }
-    }
+pub(crate) fn ended(hold: HoldView) -> Result<HoldView, Box<Problem>> {
+    let kind = match hold.state {
+        HoldState::Held => return Ok(hold),
+        HoldState::Sold => ProblemKind::HoldConfirmed,
+        HoldState::Expired => ProblemKind::HoldExpired,
+        HoldState::Released | HoldState::Returned => ProblemKind::HoldReleased,
+    };
+    Err(Box::new(hold_problem(kind, hold)))
 }

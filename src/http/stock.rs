@@ -34,10 +34,10 @@ pub(crate) async fn availability(front: &Front, call: &Call) -> Result<Response,
         if shard == home {
             home_stamp = stamp;
         }
-        match found {
-            Found::Availability(stock) => read.push((shard, stock)),
-            Found::NotFound => {}
-            other => return Err(Failure::mismatch(&other)),
+        if let Found::Availability(stock) = found {
+            read.push((shard, stock));
+        } else if found != Found::NotFound {
+            return Err(Failure::mismatch(&found));
         }
     }
     if shards.len() > 1 {
@@ -132,18 +132,16 @@ pub(crate) async fn audit(front: &Front, call: &Call) -> Result<Response, Failur
     let mut sums = AuditSums::default();
     let mut home_stamp = Stamp::default();
     for (shard, found, stamp) in front.find_in(call, &shards, &query, consistency).await? {
-        match found {
-            Found::Audit(audit) => {
-                if shard == home {
-                    (total, number, home_stamp) = (audit.total, audit.number.0, stamp);
-                }
-                as_of = as_of.min(audit.as_of);
-                for bucket in audit.buckets {
-                    sums.add(shard, audit.applied, bucket);
-                }
+        if let Found::Audit(audit) = found {
+            if shard == home {
+                (total, number, home_stamp) = (audit.total, audit.number.0, stamp);
             }
-            Found::NotFound => {}
-            other => return Err(Failure::mismatch(&other)),
+            as_of = as_of.min(audit.as_of);
+            for bucket in audit.buckets {
+                sums.add(shard, audit.applied, bucket);
+            }
+        } else if found != Found::NotFound {
+            return Err(Failure::mismatch(&found));
         }
     }
     let Some(total) = total else {
@@ -268,16 +266,14 @@ pub(crate) async fn sold_out(front: &Front, call: &Call) -> Result<Response, Fai
     let query = Query::SoldOut { tenant: call.tenant()? };
     let mut items = Vec::new();
     for (_, found, _) in front.find_in(call, &shards, &query, Consistency::Local).await? {
-        match found {
-            Found::SoldOut(some) => {
-                items.extend(some.into_iter().map(|one| api::SoldOutItem {
-                    item: one.item,
-                    paused_reason: one.paused.map(|reason| reason.word().to_owned()),
-                    may_return: one.may_return,
-                }));
-            }
-            Found::NotFound => {}
-            other => return Err(Failure::mismatch(&other)),
+        if let Found::SoldOut(some) = found {
+            items.extend(some.into_iter().map(|one| api::SoldOutItem {
+                item: one.item,
+                paused_reason: one.paused.map(|reason| reason.word().to_owned()),
+                may_return: one.may_return,
+            }));
+        } else if found != Found::NotFound {
+            return Err(Failure::mismatch(&found));
         }
     }
     items.sort_by(|a, b| a.item.cmp(&b.item));

@@ -221,7 +221,8 @@ impl Group {
     ///
     /// Words, when it does not lead, or no quorum answered by the deadline.
     pub async fn read_index(&self, deadline: Instant) -> Result<(), String> {
-        let asked = self.raft.ensure_linearizable(ReadPolicy::ReadIndex);
+        // Boxed: it is large, and a part of the future of every question, which seldom asks for it.
+        let asked = Box::pin(self.raft.ensure_linearizable(ReadPolicy::ReadIndex));
         match runtime::timeout_at(deadline, asked).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(error)) => Err(error.to_string()),

@@ -249,7 +249,9 @@ async fn send_checkpoint(
     let streaming = |error: RPCError<TypeConfig>| match error {
         RPCError::Unreachable(error) => StreamingError::Unreachable(error),
         RPCError::Timeout(error) => StreamingError::Timeout(error),
-        other => StreamingError::Network(NetworkError::from_string(other)),
+        other @ (RPCError::Network(_) | RPCError::RemoteError(_)) => {
+            StreamingError::Network(NetworkError::from_string(other))
+        }
     };
     let header = header_of(&pinned);
     let () = call(link, kind::SNAPSHOT_BEGIN, &(vote, header.as_ref()), &option)

@@ -115,7 +115,7 @@ impl Group {
             if position == applied {
                 match self.replica.swap_rebuilt(ledger, position, marks) {
                     Ok(()) => return Ok(()),
-                    Err(back) => (ledger, marks) = back,
+                    Err(back) => (ledger, marks) = *back,
                 }
                 continue;
             }

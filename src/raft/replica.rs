@@ -305,10 +305,10 @@ impl Replica {
         ledger: Ledger,
         position: Option<LogPosition>,
         marks: DigestMarks,
-    ) -> Result<(), (Ledger, DigestMarks)> {
+    ) -> Result<(), Box<(Ledger, DigestMarks)>> {
         let mut state = self.state.write();
         if state.applied != position {
-            return Err((ledger, marks));
+            return Err(Box::new((ledger, marks)));
         }
         state.ledger = ledger;
         state.digest_marks = marks;

@@ -79,7 +79,7 @@ impl ForwardConversation {
 impl Conversation for ForwardConversation {
     fn frame(&mut self, kind: u16, body: Bytes, reply_to: ReplyTo) {
         if kind != FORWARD_FRAME {
-            reply_to.refuse("this connection carries forwarded questions only".to_owned());
+            reply_to.refuse("this connection carries forwarded questions only");
             return;
         }
         let forwarded: Forwarded = match codec::decode(&body) {

@@ -122,7 +122,7 @@ impl Router {
     pub async fn answer(self: Arc<Router>, request: Request) -> Reply {
         let Request { question, deadline, consistency, hop } = request;
         let Some(place) = self.place_of(&question) else { return no_such_shard() };
-        if let Some(reply) = place.from_memory(&question, consistency) {
+        if let Some(reply) = place.recall(&question, consistency) {
             return reply;
         }
         if place.leads_here() {
@@ -149,7 +149,7 @@ impl Router {
             match self.place_of(&request.question) {
                 Some(place) if request.consistency == Consistency::Local => {
                     // This node's replica, whoever leads and whether or not anybody does.
-                    replies[at] = place.from_memory(&request.question, Consistency::Local);
+                    replies[at] = place.recall(&request.question, Consistency::Local);
                     if replies[at].is_none() {
                         let asked = (at, request.question, request.consistency);
                         by_shard.entry(place.door.shard).or_default().push(asked);
@@ -229,7 +229,7 @@ impl Router {
                 continue;
             };
             if count == 1
-                && let Some(reply) = place.from_memory(&question, consistency)
+                && let Some(reply) = place.recall(&question, consistency)
             {
                 answered[at] = Some(reply);
                 continue;
@@ -333,7 +333,7 @@ impl Place {
     /// Answers on this thread what memory can: any query that may be stale, and a placement that
     /// applied state refuses or has granted before. It may only refuse or replay, never grant, and
     /// says `None` when anything is unclear.
-    fn from_memory(&self, question: &Question, consistency: Consistency) -> Option<Reply> {
+    fn recall(&self, question: &Question, consistency: Consistency) -> Option<Reply> {
         let command = match question {
             Question::Query { query, .. } if consistency == Consistency::Local => {
                 let shard = self.door.shard;
