@@ -49,6 +49,7 @@ demo: ## start three nodes on this machine and run a small sale; ARGS="…" is p
 bench: ## measure this machine with the load generator; ARGS="…" is passed on
 	$(CARGO) run --release -- bench $(ARGS)
 
-generated: ## write anew what is made from the code: config/holdfast.toml, marks in docs/cases.md
+generated: ## write anew what is made from the code: config, docs/openapi.json, docs/cases.md
 	REGENERATE=1 $(CARGO) test --package holdfast --test config shipped_file
+	REGENERATE=1 $(CARGO) test --package holdfast --test openapi checked_in
 	REGENERATE=1 $(CARGO) test --package holdfast --test tidy table_of_cases_tells

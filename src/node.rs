@@ -4,6 +4,7 @@
 //! starts by itself. It never makes a cluster by itself: a wiped node must not found a second one.
 
 mod adoption;
+mod announcement;
 mod clocks;
 mod members;
 mod memory;
@@ -58,7 +59,8 @@ fn mend(error: &crate::storage::LogError) -> &'static str {
     match error {
         LogError::Lost { .. } | LogError::Foreign { .. } | LogError::Damaged { .. } => {
             ". What this node promised to its peers is gone, so it must not vote under this id \
-             again: stop it, and bring the machine back as a new node with `holdfast node replace`"
+             again. The cluster goes on with the others: keep this directory as it is. This \
+             version cannot give a machine a new id yet; see docs/operations.md"
         }
         LogError::Exists { .. } | LogError::Options(_) | LogError::Io { .. } => "",
     }

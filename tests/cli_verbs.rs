@@ -74,9 +74,102 @@ fn an_unknown_outcome_exits_3_and_tells_the_key() {
 }
 
 #[test]
+fn an_item_that_an_operator_paused_is_refused_at_once() {
+    let body = r#"{"type":"/problems/item-paused","status":503,"detail":"d","reason":"operator"}"#;
+    let server = Scripted::start(vec![json(503, body), json(201, &hold("hld_1", "held"))]);
+    let output = holdfast(&server.url(), &["hold", "place", "x"]);
+    assert_eq!(code(&output), 1, "{}", stderr(&output));
+    assert!(stderr(&output).contains("holdfast item resume"), "{}", stderr(&output));
+    assert_eq!(server.got().len(), 1);
+}
+
+#[test]
+fn only_a_replay_is_called_one() {
+    let confirm = ["hold", "confirm", "hld_1", "--key", "k"];
+    let server = Scripted::start(vec![json(200, &hold("hld_1", "sold"))]);
+    let output = holdfast(&server.url(), &confirm);
+    assert_eq!((code(&output), stderr(&output)), (0, String::new()));
+    let Step::Answer(status, mut headers, body) = json(200, &hold("hld_1", "sold")) else {
+        unreachable!("an answer")
+    };
+    headers.push(("idempotent-replayed", "true".into()));
+    let server = Scripted::start(vec![Step::Answer(status, headers, body)]);
+    let output = holdfast(&server.url(), &confirm);
+    assert!(stderr(&output).contains("nothing was changed now"), "{}", stderr(&output));
+}
+
+/// Long before the ten seconds that an operation may take.
+#[test]
+fn status_of_a_port_where_nobody_listens_fails_soon() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let url = format!("http://{}", free.local_addr().expect("an address"));
+    drop(free);
+    let begun = std::time::Instant::now();
+    let output = holdfast(&url, &["status"]);
+    assert_eq!(code(&output), 3, "{}", stderr(&output));
+    assert!(begun.elapsed() < std::time::Duration::from_secs(5), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn status_of_a_node_without_a_cluster_says_so_and_exits_3() {
+    let server = Scripted::start(vec![json(200, r#"{"node":0,"nodes":[],"shards":[]}"#)]);
+    let output = holdfast(&server.url(), &["status"]);
+    assert_eq!(code(&output), 3);
+    assert!(stderr(&output).contains("holdfast cluster init"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_node_whose_port_is_taken_does_not_start_and_names_the_key() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = taken.local_addr().expect("an address").to_string();
+    for (key, other) in [("http.listen", "peer.listen"), ("peer.listen", "http.listen")] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let data_dir = format!("node.data_dir={}", dir.path().display());
+        let (taken, free) = (format!("{key}={address}"), format!("{other}=127.0.0.1:0"));
+        let line = ["serve", "--set", &data_dir, "--set", &taken, "--set", &free];
+        let output = holdfast("http://127.0.0.1:9", &line);
+        assert_eq!(code(&output), 3, "{}", stderr(&output));
+        for words in ["in use", key, &address] {
+            assert!(stderr(&output).contains(words), "{words}: {}", stderr(&output));
+        }
+    }
+}
+
+#[test]
+fn a_cluster_that_is_there_is_named_and_another_one_is_refused() {
+    let view = r#"{"cluster_id":"c","node":1,"nodes":[{"id":1,"http_addr":"h:1"}],
+        "shards":[{"shard":0,"leader":1}]}"#;
+    let init = |shards: &str| {
+        let server = Scripted::start(vec![json(200, view), json(200, view)]);
+        let url = server.url();
+        let line = ["cluster", "init", "--nodes", &url, "--plan", "/nonexistent/p", shards];
+        holdfast(&url, &line)
+    };
+    let same = init("--shards=1");
+    assert_eq!(code(&same), 0, "{}", stderr(&same));
+    assert!(stderr(&same).contains("already a cluster"), "{}", stderr(&same));
+    let other = init("--shards=8");
+    assert_eq!(code(&other), 2, "{}", stderr(&other));
+    assert!(stderr(&other).contains("1 shards"), "{}", stderr(&other));
+}
+
+#[test]
+fn a_list_of_holds_takes_its_item_with_and_without_its_flag() {
+    for line in [&["hold", "list", "x"][..], &["hold", "list", "--item", "x"]] {
+        let server = Scripted::start(vec![json(200, r#"{"holds":[]}"#)]);
+        let output = holdfast(&server.url(), line);
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        assert!(server.got()[0].line.contains("item=x"), "{:?}", server.got());
+    }
+}
+
+#[test]
 fn a_wrong_command_line_exits_2() {
     for line in [
         &["hold", "place", "x", "--quantity", "0"][..],
+        &["hold", "list"],
+        &["item", "create", "x", "--total", "-1"],
+        &["item", "adjust", "x", "--delta", "1", "--if-match", "2"],
         &["frobnicate"],
         &["--url", "https://secret:1", "status"],
         &["item", "adjust", "x"],

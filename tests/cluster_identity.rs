@@ -41,7 +41,7 @@ async fn no_quorum_comes_about(fleet: &Fleet, node: usize) {
 
 /// Case C02: the log was deleted, the rest is there.
 #[tokio::test]
-async fn node_whose_log_is_gone_does_not_start_and_names_the_command_that_helps() {
+async fn node_whose_log_is_gone_does_not_start_and_names_the_page_that_helps() {
     let mut fleet = Fleet::start(Plan::new(3, 2)).await;
     fleet.put_units("ticket", 1_000).await;
     sell(&fleet, 1, 20).await;
@@ -49,11 +49,11 @@ async fn node_whose_log_is_gone_does_not_start_and_names_the_command_that_helps(
     fs::remove_dir_all(fleet.data_dir(3).join("log")).expect("the log goes");
     let (status, words) = fleet.start_refused(3).await;
     assert!(!status.success(), "{words}");
-    assert!(words.contains("holdfast node replace"), "{words}");
+    assert!(words.contains("docs/operations.md"), "{words}");
     assert!(!words.contains("panicked"), "{words}");
     // Twice: nothing was made in the first attempt that lets the second one pass.
     let (status, words) = fleet.start_refused(3).await;
-    assert!(!status.success() && words.contains("holdfast node replace"), "{words}");
+    assert!(!status.success() && words.contains("docs/operations.md"), "{words}");
     sell(&fleet, 2, 20).await;
     fleet.settle().await;
     assert_eq!(fleet.audit("ticket").await.number_of("held"), 40);
@@ -96,11 +96,11 @@ async fn node_whose_log_is_damaged_does_not_start_and_the_others_go_on() {
     damage(&first);
     let (status, words) = fleet.start_refused(3).await;
     assert!(!status.success(), "{words}");
-    assert!(words.contains("holdfast node replace"), "{words}");
+    assert!(words.contains("docs/operations.md"), "{words}");
     assert!(!words.contains("panicked"), "{words}");
     fs::write(&first, &sound[..sound.len() / 64]).expect("cut short");
     let (status, words) = fleet.start_refused(3).await;
-    assert!(!status.success() && words.contains("holdfast node replace"), "{words}");
+    assert!(!status.success() && words.contains("docs/operations.md"), "{words}");
     sell(&fleet, 2, 10).await;
     // As it was: it is let in again.
     fs::write(&first, &sound).expect("put back");
@@ -128,7 +128,7 @@ async fn wiped_node_gives_no_vote_whoever_adopts_it() {
     // `cluster init` does not take it for a new cluster's, nor the cluster for a new one.
     let init = fleet.init("second-plan.json");
     assert_eq!(init.code, Some(2), "{}", init.words());
-    assert!(init.words().contains("node add"), "{}", init.words());
+    assert!(init.words().contains("docs/operations.md"), "{}", init.words());
     sell(&fleet, 2, 5).await;
 
     let settings = json!({"shards": 2, "tag_key": "00".repeat(16), "slots": 256, "sweep_max": 512,

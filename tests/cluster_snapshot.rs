@@ -97,7 +97,7 @@ async fn follower_behind_the_purge_gets_a_checkpoint_that_replaces_what_it_had()
     fleet.wait_ready().await;
     fleet.settle().await;
     let words = fleet.words(3);
-    // While one is sent the leader's log may be purged once more; it must come to an end all the same.
+    // While one is sent the leader's log may be purged once more; it must end all the same.
     let installed = count(&words, INSTALLED);
     assert!((1..=3).contains(&installed), "sent again and again: {words}");
     let audit = fleet.audit("ticket").await;

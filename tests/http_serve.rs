@@ -509,12 +509,14 @@ fn h18_a_stop_is_over_in_bounded_time_even_when_a_request_never_ends() {
 }
 
 #[test]
-fn threads_share_one_address_and_the_empty_handler_has_its_own_router() {
+fn threads_share_one_socket_that_no_other_shares_and_the_empty_handler_has_its_own_router() {
     let first = listen("127.0.0.1:0".parse().expect("an address")).expect("a free port");
     let address = first.local_addr().expect("it is bound");
-    let second = listen(address).expect("SO_REUSEPORT lets both listen");
-    assert_eq!(second.local_addr().expect("it is bound"), address);
-    drop(second);
+    let second = listen(address).expect_err("two nodes on one port");
+    assert_eq!(second.kind(), std::io::ErrorKind::AddrInUse);
+    let clone = first.try_clone().expect("a descriptor");
+    assert_eq!(clone.local_addr().expect("it is bound"), address);
+    drop(clone);
     let (stop, stopped) = oneshot::channel::<()>();
     let thread = std::thread::spawn(move || {
         let runtime =

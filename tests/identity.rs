@@ -111,7 +111,7 @@ fn data_without_an_identity_is_not_an_empty_directory() {
         disk.create_dir_all(&dir.join(name)).expect("makes");
         let read = Identity::read(&disk, dir);
         assert!(matches!(&read, Err(IdentityError::Lost(what)) if what == name), "{read:?}");
-        assert!(read.expect_err("lost").to_string().contains("holdfast node replace"));
+        assert!(read.expect_err("lost").to_string().contains("docs/operations.md"));
     }
     let disk = sim();
     disk.create(&dir.join("lock")).expect("creates");

@@ -9,15 +9,15 @@ use axum::http::StatusCode;
 use holdfast::http::{Route, document_json};
 use http_desk::Shop;
 
-/// Write it anew with `HOLDFAST_WRITE_OPENAPI=1 cargo test --test openapi`.
+/// `make generated` writes it anew.
 #[test]
 fn the_checked_in_document_equals_the_code() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/openapi.json");
-    if std::env::var_os("HOLDFAST_WRITE_OPENAPI").is_some() {
+    if std::env::var_os("REGENERATE").is_some() {
         std::fs::write(path, document_json()).expect("docs/ is there");
     }
     let checked_in = std::fs::read_to_string(path).expect("docs/openapi.json is checked in");
-    assert!(checked_in == document_json(), "docs/openapi.json is old; see above how to write it");
+    assert!(checked_in == document_json(), "docs/openapi.json is old; run `make generated`");
 }
 
 fn document() -> serde_json::Value {
@@ -80,7 +80,7 @@ async fn every_operation_of_the_document_is_mounted_and_every_route_is_in_it() {
         let read = shop.call(&method, &real, &[("Idempotency-Key", "k")], "").await;
         assert_ne!(read.status, StatusCode::METHOD_NOT_ALLOWED, "{method} {real}");
         if read.status == StatusCode::NOT_FOUND {
-            assert!(!read.text.contains("no such path"), "{method} {real}: {}", read.text);
+            assert!(!read.text.contains("There is no such path"), "{method} {real}: {}", read.text);
         }
         let responses = &document["paths"][&path][method.to_lowercase()]["responses"];
         let status = read.status.as_str();
@@ -95,16 +95,59 @@ async fn every_operation_of_the_document_is_mounted_and_every_route_is_in_it() {
 #[tokio::test]
 async fn what_is_not_built_answers_404_and_another_method_405_with_allow() {
     let shop = Shop::new();
-    for path in ["/", "/v2/items", "/v1/items/", "/v1//items", "/v1/items/a/layout", "/bench/echo"]
-    {
+    for path in ["/v2/items", "/v1/items/", "/v1//items", "/v1/items/a/layout", "/bench/echo"] {
         let read = shop.get(path).await;
         assert_eq!(read.status, StatusCode::NOT_FOUND, "{path}");
         assert_eq!(read.slug(), "not-found");
+        assert!(read.text.contains("/openapi.json"), "{}", read.text);
     }
     let read = shop.call("PATCH", "/v1/items/a", &[], "").await;
     assert_eq!(read.slug(), "method-not-allowed");
     let allow = read.header("allow").expect("Allow says which");
     assert!(allow.contains("PUT") && allow.contains("GET") && allow.contains("DELETE"), "{allow}");
+}
+
+/// Every link of the index leads somewhere, and the list of problems names them all.
+#[tokio::test]
+async fn the_root_says_where_to_begin_and_the_problems_are_listed() {
+    let shop = Shop::new();
+    let index = shop.get("/").await;
+    assert_eq!(index.status, StatusCode::OK);
+    let links: Vec<String> = index
+        .json()
+        .as_object()
+        .expect("an object")
+        .values()
+        .filter_map(|value| value.as_str().filter(|text| text.starts_with('/')))
+        .map(str::to_owned)
+        .collect();
+    assert_eq!(links.len(), 6, "{links:?}");
+    for link in links {
+        let read = shop.get(&link).await;
+        assert_ne!(read.status, StatusCode::NOT_FOUND, "{link}");
+    }
+    for path in ["/problems", "/problems/"] {
+        let list = shop.get(path).await;
+        for kind in holdfast::api::ProblemKind::ALL {
+            assert!(list.text.contains(kind.uri()), "{}", list.text);
+        }
+    }
+}
+
+#[test]
+fn the_main_bodies_have_examples_that_the_document_shows() {
+    let document = document();
+    for (path, method) in [
+        ("/v1/items/{item}", "put"),
+        ("/v1/items/{item}/holds", "post"),
+        ("/v1/items/{item}/adjustments", "post"),
+        ("/v1/holds/{id}/confirm", "post"),
+        ("/v1/holds:batch", "post"),
+        ("/v1/receipts/{key}/void", "post"),
+    ] {
+        let body = &document["paths"][path][method]["requestBody"]["content"]["application/json"];
+        assert!(body["example"].is_object(), "{method} {path}: {body}");
+    }
 }
 
 #[tokio::test]

@@ -41,6 +41,10 @@ pub struct Node {
     pub peer_addr: String,
     /// Its region.
     pub region: String,
+    /// Whether it has answered the answering node within the last seconds; true of that node
+    /// itself.
+    #[serde(default)]
+    pub answers: bool,
     /// The shards that it leads, as far as the answering node knows.
     pub leads: Vec<u16>,
     /// Its worst lag in log entries over the shards that the answering node leads.

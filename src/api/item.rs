@@ -240,7 +240,8 @@ pub struct Availability {
     pub in_transit: u64,
     /// Units that exist.
     pub total: u64,
-    /// The moment of this answer, by the clock of the ledger.
+    /// The ledger's time in this answer: that of the last entry of the item's shards. Old on a
+    /// shard where nothing happens, though the figures are not.
     pub as_of: Timestamp,
     /// Each region's stock, with `?detail=buckets`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -309,7 +310,8 @@ pub struct Audit {
     pub buckets: Vec<BucketAudit>,
     /// Each ordered pair of buckets that ever traded.
     pub transfers: Vec<PairAudit>,
-    /// The moment of this answer, by the clock of the ledger.
+    /// The ledger's time in this answer: that of the last entry of the item's shards. Old on a
+    /// shard where nothing happens, though the sums are not.
     pub as_of: Timestamp,
 }
 

@@ -6,12 +6,14 @@
 
 mod cluster;
 mod hold;
+mod index;
 mod item;
 mod problem;
 mod time;
 
 pub use cluster::*;
 pub use hold::*;
+pub use index::*;
 pub use item::*;
 pub use problem::*;
 pub use time::*;

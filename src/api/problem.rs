@@ -20,9 +20,10 @@ pub struct Problem {
     pub status: u16,
     /// What happened here and what to do next.
     pub detail: String,
-    /// Whether the same request may succeed later.
+    /// Whether the same request may succeed soon, without anything else being done.
     pub retryable: bool,
-    /// Whether that retry takes the same idempotency key.
+    /// Whether a retry, soon or after what is in its way has gone, may take the same idempotency
+    /// key: this attempt has not used it up. False where there is no key.
     pub retry_same_key: bool,
     /// The fields that break a rule.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -111,7 +112,9 @@ pub struct FieldError {
 }
 
 macro_rules! kinds {
-    ($($name:ident $slug:literal $status:literal $title:literal $retry:literal $same:literal;)*) => {
+    ($(
+        $name:ident $slug:literal $status:literal $title:literal $retry:literal $same:literal;
+    )*) => {
         /// The kinds of problems.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum ProblemKind {
@@ -142,12 +145,12 @@ macro_rules! kinds {
                 match self { $(ProblemKind::$name => $title,)* }
             }
 
-            /// Whether the same request may succeed later.
+            /// Whether the same request may succeed soon.
             pub const fn retryable(self) -> bool {
                 match self { $(ProblemKind::$name => $retry,)* }
             }
 
-            /// Whether that retry takes the same idempotency key.
+            /// Whether a retry, soon or later, may take the same idempotency key.
             pub const fn retry_same_key(self) -> bool {
                 match self { $(ProblemKind::$name => $same,)* }
             }

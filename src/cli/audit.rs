@@ -14,20 +14,23 @@ const PAGE: usize = 500;
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   holdfast audit
+  holdfast audit ticket-1
   holdfast audit --item ticket-1 --json
 
 Exits 1 when a law is broken.")]
 pub(super) struct AuditVerb {
     /// Only this item; all of the tenant's when absent.
-    #[arg(long)]
     item: Option<String>,
+    /// The same by name.
+    #[arg(long = "item", value_name = "ITEM", conflicts_with = "item")]
+    item_named: Option<String>,
 }
 
 impl AuditVerb {
     pub(super) async fn run(self, reach: Reach) -> Result<(), Failure> {
         let client = reach.client()?;
         let voice = reach.voice();
-        match self.item {
+        match self.item.or(self.item_named) {
             Some(item) => one(&client, voice, &item).await,
             None => all(&client, voice).await,
         }

@@ -3,24 +3,27 @@
 //! Two steps, so that nothing votes before everything is known: every node *adopts* an identity
 //! and makes its log; then every node *begins* with the whole list of members and their logs.
 //! Promises: the offer is on disk before the first node adopts it, so a run that dies can be run
-//! again and does the rest; a node that belongs to another cluster is never touched.
+//! again and does the rest; a node that belongs to a cluster is never touched, and of a cluster
+//! that is there already it says so, and how it differs from what was asked for.
 
-use std::collections::BTreeSet;
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+mod plan;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use http::Method;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
+use self::plan::{Plan, plan_of};
 use super::output::members;
 use super::progress::spinner;
 use super::{Failure, Reach};
 use crate::api::{Adopt, Adopted, Begin, ClusterSettings, Member};
 use crate::client::{CallError, Client, Problem};
+use crate::config::{self, Config};
 use crate::runtime::{now, sleep};
 
 /// How often the cluster is asked whether its shards have leaders.
@@ -43,9 +46,12 @@ pub(super) struct Init {
     /// Base URLs of all nodes, in the order of their ids; 3 or 5 survive 1 or 2 deaths.
     #[arg(long, required = true, value_delimiter = ',', value_name = "URL")]
     nodes: Vec<String>,
-    /// How many shards; fixed for the life of the cluster.
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
-    shards: u16,
+    /// How many shards, fixed for the life of the cluster; 4 when neither this nor --config says.
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=64))]
+    shards: Option<u16>,
+    /// Propose the `[cluster]` keys of this file instead of their defaults.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
     /// Where the offered identity is kept until all nodes have it (it holds a secret).
     #[arg(long, default_value = "holdfast-init.json", value_name = "FILE")]
     plan: PathBuf,
@@ -55,34 +61,56 @@ impl Cluster {
     pub(super) async fn run(self, reach: Reach) -> Result<(), Failure> {
         let Cluster::Init(init) = self;
         let voice = reach.voice();
-        let settings = settings(init.shards);
-        let founded = found(&reach, &init.nodes, settings, &init.plan).await?;
-        voice.data(&founded, || members(&founded));
-        voice.say("the cluster is ready");
+        let proposed = Config::load(init.config.as_deref(), std::env::vars(), [])
+            .map_err(|e| Failure::Usage(e.to_string()))?
+            .cluster;
+        // Only what was asked for can differ from a cluster that is there already.
+        let asked = init.shards.or(init.config.is_some().then_some(proposed.shards));
+        let proposed = config::Cluster { shards: asked.unwrap_or(proposed.shards), ..proposed };
+        let wanted = Wanted { nodes: &init.nodes, shards: asked, settings: settings(proposed) };
+        let founded = found(&reach, wanted, &init.plan).await?;
+        voice.data(&founded.shown, || members(&founded.shown));
+        if founded.is_new {
+            voice.say("the cluster is ready");
+        } else {
+            let nodes = founded.shown.get("nodes").and_then(Value::as_array);
+            let nodes = nodes.into_iter().flatten().filter_map(Value::as_str).collect::<Vec<_>>();
+            let shards = founded.shown.get("shards").and_then(Value::as_u64).unwrap_or_default();
+            let nodes = nodes.join(", ");
+            voice.say(&format!("already a cluster: nodes {nodes}, shards {shards}"));
+        }
         Ok(())
     }
 }
 
-/// The settings of a new cluster, the defaults of the configuration but for the shards, with a
-/// random key for the hold ids' tags.
-pub(super) fn settings(shards: u16) -> ClusterSettings {
-    let defaults = crate::config::Cluster::default();
-    ClusterSettings {
-        shards,
-        tag_key: format!("{:032x}", rand::random::<u128>()),
-        slots: defaults.slots,
-        sweep_max: defaults.sweep_max,
-        receipt_retention_ms: defaults.receipt_retention_ms,
-        sold_retention_ms: defaults.sold_retention_ms,
-    }
+/// What a cluster is to be.
+pub(super) struct Wanted<'a> {
+    /// Its nodes' base URLs, in the order of their ids.
+    pub(super) nodes: &'a [String],
+    /// How many shards, when that was asked for.
+    pub(super) shards: Option<u16>,
+    /// What is proposed.
+    pub(super) settings: ClusterSettings,
 }
 
-/// What is offered to the nodes, kept until all have it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Plan {
-    cluster_id: String,
-    nodes: Vec<String>,
-    settings: ClusterSettings,
+/// A cluster whose shards have leaders.
+pub(super) struct Founded {
+    /// Its id, its nodes, its shards.
+    shown: Value,
+    /// Whether it was made now.
+    is_new: bool,
+}
+
+/// The settings of a new cluster, with a random key for the hold ids' tags.
+pub(super) fn settings(proposed: config::Cluster) -> ClusterSettings {
+    ClusterSettings {
+        shards: proposed.shards,
+        tag_key: format!("{:032x}", rand::random::<u128>()),
+        slots: proposed.slots,
+        sweep_max: proposed.sweep_max,
+        receipt_retention_ms: proposed.receipt_retention_ms,
+        sold_retention_ms: proposed.sold_retention_ms,
+    }
 }
 
 /// Makes a cluster of these nodes and waits until every shard has a leader.
@@ -92,10 +120,10 @@ struct Plan {
 /// [`Failure`] naming the node and what is wrong with it; run again when that is mended.
 pub(super) async fn found(
     reach: &Reach,
-    nodes: &[String],
-    settings: ClusterSettings,
+    wanted: Wanted<'_>,
     plan_file: &Path,
-) -> Result<Value, Failure> {
+) -> Result<Founded, Failure> {
+    let Wanted { nodes, shards, settings } = wanted;
     let distinct: BTreeSet<_> = nodes.iter().map(|url| url.trim_end_matches('/')).collect();
     if distinct.len() != nodes.len() {
         return Err(Failure::Usage("a node is named twice".into()));
@@ -106,10 +134,13 @@ pub(super) async fn found(
         .collect::<Result<Vec<_>, Failure>>()?;
     let offered = plan_file.exists();
     let bar = spinner("asking the nodes who they are");
-    let known = identities(&clients).await?;
+    let views = views(&clients).await?;
+    let known: Vec<_> = views.iter().map(|view| view.as_ref()?.cluster_id.clone()).collect();
     if let Some(cluster) = already_founded(&known, offered)? {
         bar.finish_and_clear();
-        return wait_for_leaders(&clients, &cluster).await;
+        let views: Vec<&View> = views.iter().flatten().collect();
+        same_cluster(&views, shards)?;
+        return wait_for_leaders(&clients, &cluster, false).await;
     }
     let plan = plan_of(plan_file, nodes, settings)?;
     let foreign = known.iter().flatten().find(|cluster| **cluster != plan.cluster_id);
@@ -129,30 +160,81 @@ pub(super) async fn found(
         post(client, url, "/admin/v1/begin", &begin).await?;
     }
     bar.finish_and_clear();
-    let ready = wait_for_leaders(&clients, &plan.cluster_id).await?;
+    let ready = wait_for_leaders(&clients, &plan.cluster_id, true).await?;
     // All nodes have it: the secret need not lie about. A file that cannot be removed hurts nobody.
     let _ = std::fs::remove_file(plan_file);
     Ok(ready)
 }
 
-/// Asks every node for the cluster that it belongs to.
-async fn identities(clients: &[(&str, Client)]) -> Result<Vec<Option<String>>, Failure> {
-    let mut known = Vec::new();
+/// What a node tells of its cluster, as far as `init` goes by it.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct View {
+    cluster_id: Option<String>,
+    node: u64,
+    nodes: Vec<Seen>,
+    shards: Vec<Value>,
+    stopped: Option<String>,
+}
+
+/// A member in it.
+#[derive(Debug, Clone, Deserialize)]
+struct Seen {
+    id: u64,
+    http_addr: String,
+}
+
+/// Asks every node how it sees the cluster that it belongs to.
+async fn views(clients: &[(&str, Client)]) -> Result<Vec<Option<View>>, Failure> {
+    let mut views = Vec::new();
     for (url, client) in clients {
-        let told = client.get("/admin/v1/cluster").await;
-        known.push(match told {
-            Ok(told) => cluster_id(&told.body),
+        views.push(match client.get("/admin/v1/cluster").await {
+            Ok(told) => Some(serde_json::from_value(told.body).map_err(|e| {
+                Failure::Usage(format!("{url} does not answer as a node does: {e}"))
+            })?),
             // An empty node may have nothing to tell yet.
             Err(CallError::Refused(problem)) if problem.status == 404 => None,
             Err(CallError::Unavailable(last)) if last.contains("not-serving") => None,
             Err(e) => return Err(Failure::Unavailable(format!("{url} cannot be asked: {e}"))),
         });
     }
-    Ok(known)
+    Ok(views)
 }
 
-fn cluster_id(told: &Value) -> Option<String> {
-    told.get("cluster_id")?.as_str().map(str::to_owned)
+/// Makes sure that the nodes that were named are a cluster's members, all of them, and that it has
+/// as many shards as were asked for.
+///
+/// # Errors
+///
+/// [`Failure::Usage`] naming the difference, [`Failure::Unavailable`] when no node takes part.
+fn same_cluster(views: &[&View], shards: Option<u16>) -> Result<(), Failure> {
+    let named: BTreeSet<u64> = views.iter().map(|view| view.node).collect();
+    let Some(view) = views.iter().find(|view| view.stopped.is_none() && !view.nodes.is_empty())
+    else {
+        let why = views.iter().find_map(|view| view.stopped.clone()).unwrap_or_default();
+        let words = format!("these nodes belong to a cluster and take no part in it now: {why}");
+        return Err(Failure::Unavailable(words));
+    };
+    let members: BTreeMap<u64, &str> =
+        view.nodes.iter().map(|node| (node.id, node.http_addr.as_str())).collect();
+    let mut differences: Vec<String> = members
+        .iter()
+        .filter(|(id, _)| !named.contains(id))
+        .map(|(id, at)| format!("node {id} at {at} belongs to it and was not named"))
+        .collect();
+    let strangers = named.iter().filter(|id| !members.contains_key(id));
+    differences.extend(strangers.map(|id| format!("node {id} was named and is no member of it")));
+    let has = view.shards.len();
+    if let Some(shards) = shards.filter(|shards| usize::from(*shards) != has) {
+        differences.push(format!("it has {has} shards, for its whole life, and not {shards}"));
+    }
+    if differences.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::Usage(format!(
+        "already a cluster, another one than asked for; nothing was changed: {}",
+        differences.join("; ")
+    )))
 }
 
 /// Returns the cluster when all nodes belong to one already.
@@ -168,9 +250,9 @@ fn already_founded(known: &[Option<String>], offered: bool) -> Result<Option<Str
         (1, true) if !offered => Ok(known.first().cloned().flatten()),
         (1, _) if offered => Ok(None),
         (1, _) => Err(Failure::Usage(
-            "some of these nodes belong to a cluster already and others are empty; a new node \
-             joins a cluster with `holdfast node add`, and an interrupted `cluster init` goes on \
-             with its plan file"
+            "some of these nodes belong to a cluster already and others are empty. This version \
+             adds no node to a cluster (docs/operations.md); an interrupted `cluster init` goes on \
+             when it is run again with its plan file"
                 .into(),
         )),
         (_, _) => Err(Failure::Usage(format!(
@@ -178,36 +260,6 @@ fn already_founded(known: &[Option<String>], offered: bool) -> Result<Option<Str
             named.into_iter().cloned().collect::<Vec<_>>().join(", ")
         ))),
     }
-}
-
-/// Reads the plan of an earlier run, or makes one and puts it on disk.
-fn plan_of(file: &Path, nodes: &[String], settings: ClusterSettings) -> Result<Plan, Failure> {
-    let wrong = |words: String| Failure::Usage(format!("{}: {words}", file.display()));
-    if file.exists() {
-        let text = std::fs::read_to_string(file).map_err(|e| wrong(e.to_string()))?;
-        let plan: Plan = serde_json::from_str(&text).map_err(|e| wrong(e.to_string()))?;
-        if plan.nodes != nodes || plan.settings.shards != settings.shards {
-            return Err(wrong(format!(
-                "an earlier run offered {} with {} shards; run that again, or remove the file if \
-                 no node has adopted it",
-                plan.nodes.join(","),
-                plan.settings.shards
-            )));
-        }
-        return Ok(plan);
-    }
-    let cluster_id = format!("{:032x}", rand::random::<u128>());
-    let plan = Plan { cluster_id, nodes: nodes.to_vec(), settings };
-    let text = serde_json::to_vec_pretty(&plan).map_err(|e| wrong(e.to_string()))?;
-    let mut open = std::fs::OpenOptions::new();
-    let mut written = open
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(file)
-        .map_err(|e| wrong(e.to_string()))?;
-    written.write_all(&text).and_then(|()| written.sync_all()).map_err(|e| wrong(e.to_string()))?;
-    Ok(plan)
 }
 
 /// Step 1: every node takes its identity and tells its log and its addresses.
@@ -258,7 +310,11 @@ async fn post(client: &Client, url: &str, path: &str, body: &Value) -> Result<Va
 }
 
 /// Waits until every node knows a leader of every shard.
-async fn wait_for_leaders(clients: &[(&str, Client)], cluster: &str) -> Result<Value, Failure> {
+async fn wait_for_leaders(
+    clients: &[(&str, Client)],
+    cluster: &str,
+    is_new: bool,
+) -> Result<Founded, Failure> {
     let bar = spinner("the shards elect their leaders");
     let until = now() + LEADERS_WITHIN;
     let mut missing = "nobody answered".to_owned();
@@ -276,11 +332,12 @@ async fn wait_for_leaders(clients: &[(&str, Client)], cluster: &str) -> Result<V
         }
         if ready == clients.len() {
             bar.finish_and_clear();
-            return Ok(json!({
+            let shown = json!({
                 "cluster_id": cluster,
                 "nodes": clients.iter().map(|(url, _)| *url).collect::<Vec<_>>(),
                 "shards": shards,
-            }));
+            });
+            return Ok(Founded { shown, is_new });
         }
         bar.set_message(format!("the shards elect their leaders: {missing}"));
         sleep(ASK_AGAIN).await;
@@ -306,15 +363,20 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupted_init_goes_on_with_the_offer_that_it_made() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let file = dir.path().join("plan.json");
-        let nodes = ["http://a:1".to_owned()];
-        let first = plan_of(&file, &nodes, settings(4)).expect("made");
-        let again = plan_of(&file, &nodes, settings(4)).expect("read");
-        assert_eq!(first, again);
-        assert_eq!(already_founded(&[some(&first.cluster_id), None], true).expect("goes on"), None);
-        let other = plan_of(&file, &nodes, settings(8)).expect_err("another number of shards");
-        assert!(other.to_string().contains("earlier run"), "{other}");
+    fn a_cluster_that_is_there_is_only_taken_for_the_same_when_nodes_and_shards_are() {
+        let view = |node: u64| -> View {
+            let nodes = (1..=3).map(|id| Seen { id, http_addr: format!("h:{id}") }).collect();
+            View { node, nodes, shards: vec![json!({})], ..View::default() }
+        };
+        let (one, two, three) = (view(1), view(2), view(3));
+        assert!(same_cluster(&[&three, &two, &one], Some(1)).is_ok());
+        assert!(same_cluster(&[&one, &two, &three], None).is_ok());
+        let fewer = same_cluster(&[&one, &two], None).expect_err("two of three");
+        assert!(fewer.to_string().contains("node 3 at h:3"), "{fewer}");
+        let shards = same_cluster(&[&one, &two, &three], Some(8)).expect_err("other shards");
+        assert!(shards.to_string().contains("1 shards") && shards.exit_code() == 2, "{shards}");
+        let stopped = View { stopped: Some("its log".into()), nodes: vec![], ..view(1) };
+        let stopped = same_cluster(&[&stopped], None).expect_err("no part");
+        assert!(stopped.to_string().contains("its log"), "{stopped}");
     }
 }

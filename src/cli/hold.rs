@@ -10,7 +10,9 @@ use serde_json::Value;
 use super::item::quantity;
 use super::output::{Voice, list_in, members, rows};
 use super::{Failure, Reach};
-use crate::client::{Changed, Client, Hold, NewHold, Placing, Step, Voiding, path_segment};
+use crate::client::{
+    Changed, Client, Hold, NewHold, Placing, Problem, Step, Voiding, path_segment,
+};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum HoldVerb {
@@ -22,7 +24,7 @@ pub(super) enum HoldVerb {
         /// The item's id.
         item: String,
         /// Units.
-        #[arg(long, default_value = "1", value_parser = quantity)]
+        #[arg(long, default_value = "1", value_parser = quantity, allow_negative_numbers = true)]
         quantity: u64,
         /// Who buys.
         #[arg(long)]
@@ -55,7 +57,7 @@ pub(super) enum HoldVerb {
     Extend {
         /// The hold's id.
         id: String,
-        /// By how much, in ms.
+        /// Its lifetime from now on, in ms; the hold's own when absent.
         #[arg(long, value_name = "MS")]
         ttl_ms: Option<u64>,
         #[command(flatten)]
@@ -107,12 +109,15 @@ pub(super) enum HoldVerb {
     },
     /// List holds of an item.
     #[command(after_help = "Examples:
-  holdfast hold list --item ticket-1 --state held
+  holdfast hold list ticket-1 --state held
   holdfast hold list --item ticket-1 --buyer ann --json")]
     List {
         /// The item's id.
-        #[arg(long)]
-        item: String,
+        #[arg(required_unless_present = "item_named")]
+        item: Option<String>,
+        /// The same by name.
+        #[arg(long = "item", value_name = "ITEM", conflicts_with = "item")]
+        item_named: Option<String>,
         /// Only this buyer's.
         #[arg(long)]
         buyer: Option<String>,
@@ -186,7 +191,10 @@ impl HoldVerb {
                 let key = key.or_fresh(&client);
                 let placing = client.place(&item, &new, &key, client.deadline()).await;
                 let (hold, replayed) = placed(placing)?;
-                show(voice, &hold, replayed);
+                show(voice, &hold);
+                if replayed {
+                    voice.say("(answered before: the same key, the same hold)");
+                }
             }
             HoldVerb::Get { id, local } => {
                 let tail = if local { "?consistency=local" } else { "" };
@@ -207,9 +215,9 @@ impl HoldVerb {
             HoldVerb::Return { id, quantity, key } => {
                 change(&client, voice, &id, Step::Return { quantity }, key).await?;
             }
-            HoldVerb::List { item, buyer, state, limit, cursor } => {
+            HoldVerb::List { item, item_named, buyer, state, limit, cursor } => {
                 let query = query(&[
-                    ("item", Some(item)),
+                    ("item", item.or(item_named)),
                     ("buyer", buyer),
                     ("state", state),
                     ("limit", Some(limit.to_string())),
@@ -252,12 +260,9 @@ pub(super) fn placed(placing: Placing) -> Result<(Hold, bool), Failure> {
     }
 }
 
-fn show(voice: Voice, hold: &Hold, replayed: bool) {
+fn show(voice: Voice, hold: &Hold) {
     let shown = serde_json::to_value(hold).expect("a hold of strings and numbers is JSON");
     voice.data(&shown, || members(&shown));
-    if replayed {
-        voice.say("(answered before: the same key, the same hold)");
-    }
 }
 
 async fn change(
@@ -270,7 +275,10 @@ async fn change(
     let key = key.or_fresh(client);
     match client.change(id, &step, &key, client.deadline()).await {
         Changed::Done { hold, replayed } => {
-            show(voice, &hold, replayed);
+            show(voice, &hold);
+            if replayed {
+                voice.say("(done before: nothing was changed now)");
+            }
             Ok(())
         }
         Changed::Refused(problem) => Err(Failure::Refused(problem)),
@@ -288,7 +296,7 @@ async fn void(client: &Client, voice: Voice, scope: &Scope) -> Result<(), Failur
             voice.data(&shown, || members(&shown));
         }
         Voiding::Made(hold) => {
-            show(voice, &hold, false);
+            show(voice, &hold);
             voice.say("the key had made this hold, which stands");
         }
     }
@@ -317,8 +325,9 @@ async fn batch(client: &Client, voice: Voice, file: &PathBuf) -> Result<(), Fail
     let columns = ["status", "hold.id", "hold.state", "problem.type", "problem.detail"];
     voice.data(&answer, || rows(results, &columns));
     let status = |result: &Value| result.get("status").and_then(Value::as_u64).unwrap_or(0);
-    let unknown = results.iter().filter(|result| status(result) >= 500).count();
-    let refused = results.iter().filter(|result| (400..500).contains(&status(result))).count();
+    let failed = results.iter().filter(|result| status(result) >= 400).count();
+    let unknown = results.iter().filter(|result| status(result) >= 500 && !stays(result)).count();
+    let refused = failed - unknown;
     if unknown > 0 {
         return Err(Failure::Unavailable(format!(
             "{unknown} operations were not decided or are unknown: run the same file again"
@@ -328,6 +337,13 @@ async fn batch(client: &Client, voice: Voice, file: &PathBuf) -> Result<(), Fail
         return Err(Failure::Broken(format!("{refused} operations were refused")));
     }
     Ok(())
+}
+
+/// Whether a result with a status of the server's is a definite no all the same: an item that an
+/// operator paused.
+fn stays(result: &Value) -> bool {
+    let members = result.get("problem").and_then(Value::as_object).cloned().unwrap_or_default();
+    Problem::from_members(503, members, None).waits_for_an_operator()
 }
 
 fn query(pairs: &[(&str, Option<String>)]) -> String {

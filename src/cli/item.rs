@@ -1,6 +1,6 @@
 //! `holdfast item …`: what is sold.
 
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 use http::Method;
 use serde_json::{Map, Value, json};
 
@@ -17,6 +17,14 @@ pub(super) fn quantity(text: &str) -> Result<u64, String> {
     }
 }
 
+/// A total on the command line: 0 … 2^53 − 1.
+fn total_units(text: &str) -> Result<u64, String> {
+    match text.parse::<u64>() {
+        Ok(units) if units <= QUANTITY_MAX => Ok(units),
+        Ok(_) | Err(_) => Err(format!("must be a whole number from 0 to {QUANTITY_MAX}")),
+    }
+}
+
 #[derive(Debug, Subcommand)]
 pub(super) enum Item {
     /// Create an item.
@@ -27,7 +35,8 @@ pub(super) enum Item {
         /// The item's id.
         item: String,
         /// Units that exist.
-        #[arg(long, value_parser = quantity)]
+        #[arg(long, value_name = "UNITS", value_parser = total_units,
+            allow_negative_numbers = true)]
         total: u64,
         #[command(flatten)]
         rules: Box<Rules>,
@@ -56,18 +65,20 @@ pub(super) enum Item {
     #[command(after_help = "Examples:
   holdfast item adjust ticket-1 --delta 50 --reason 'second batch'
   holdfast item adjust ticket-1 --delta -10 --reason damaged
-  holdfast item adjust ticket-1 --set-total 140 --if-match 7")]
+  holdfast item adjust ticket-1 --set-total 140 --if-match 7   # 7: from `item get`")]
+    #[command(group(ArgGroup::new("change").required(true).args(["delta", "set_total"])))]
     Adjust {
         /// The item's id.
         item: String,
         /// Units more, or less.
-        #[arg(long, allow_hyphen_values = true, required_unless_present = "set_total")]
+        #[arg(long, value_name = "UNITS", allow_negative_numbers = true)]
         delta: Option<i64>,
-        /// The new total, whatever the old one was.
-        #[arg(long, value_parser = quantity, conflicts_with = "delta", requires = "if_match")]
+        /// The new total, if the item is still as you read it (--if-match).
+        #[arg(long, value_name = "UNITS", value_parser = total_units, requires = "if_match",
+            allow_negative_numbers = true)]
         set_total: Option<u64>,
-        /// The revision that you read (needed with --set-total).
-        #[arg(long, value_name = "REVISION")]
+        /// The item's revision as you read it; only with --set-total, which needs it.
+        #[arg(long, value_name = "REVISION", alias = "if-revision", conflicts_with = "delta")]
         if_match: Option<u64>,
         /// Why, for the record.
         #[arg(long, default_value = "operator")]
@@ -84,7 +95,9 @@ pub(super) enum Item {
     #[command(after_help = "Example:
   holdfast item resume ticket-1")]
     Resume(Named),
-    /// Take no more holds; open ones can still be confirmed.
+    /// Take no more holds, for good; open ones can still be confirmed.
+    ///
+    /// Closing is final: a closed item cannot be opened again. To stop for a while, `pause` it.
     #[command(after_help = "Example:
   holdfast item close ticket-1")]
     Close(Named),
@@ -115,14 +128,11 @@ pub(super) enum Item {
     },
 }
 
-/// An item and a key.
+/// An item.
 #[derive(Debug, Args)]
 pub(super) struct Named {
     /// The item's id.
     item: String,
-    /// The idempotency key; made when absent.
-    #[arg(long)]
-    key: Option<String>,
 }
 
 /// The rules of an item.
@@ -233,9 +243,8 @@ impl Item {
             Item::Pause(named) => named.post(&client, "/pause").await?,
             Item::Resume(named) => named.post(&client, "/resume").await?,
             Item::Close(named) => named.post(&client, "/close").await?,
-            Item::Delete(Named { item, key }) => {
-                let key = key.unwrap_or_else(|| client.fresh_key());
-                send(&client, Method::DELETE, &path(&item, ""), None, Some(&key)).await?
+            Item::Delete(Named { item }) => {
+                send(&client, Method::DELETE, &path(&item, ""), None).await?
             }
             Item::Availability { item, linearizable, buckets } => {
                 let consistency = if linearizable { "linearizable" } else { "local" };
@@ -285,8 +294,7 @@ impl Adjustment {
 
 impl Named {
     async fn post(self, client: &Client, tail: &str) -> Result<Value, Failure> {
-        let key = self.key.unwrap_or_else(|| client.fresh_key());
-        send(client, Method::POST, &path(&self.item, tail), None, Some(&key)).await
+        send(client, Method::POST, &path(&self.item, tail), None).await
     }
 }
 
@@ -294,19 +302,18 @@ fn path(item: &str, tail: &str) -> String {
     format!("/v1/items/{}{tail}", path_segment(item))
 }
 
+/// Sends a change that may be repeated without a key: it says how things are to be.
 async fn send(
     client: &Client,
     method: Method,
     path: &str,
     body: Option<&Value>,
-    key: Option<&str>,
 ) -> Result<Value, Failure> {
-    Ok(client.send(method, path, body, key, client.deadline()).await?.body)
+    Ok(client.send(method, path, body, None, client.deadline()).await?.body)
 }
 
 async fn put(client: &Client, item: &str, body: Map<String, Value>) -> Result<Value, Failure> {
-    let key = client.fresh_key();
-    send(client, Method::PUT, &path(item, ""), Some(&Value::Object(body)), Some(&key)).await
+    send(client, Method::PUT, &path(item, ""), Some(&Value::Object(body))).await
 }
 
 /// Reads the definition, changes what was named, writes it back.

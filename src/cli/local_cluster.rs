@@ -102,9 +102,13 @@ impl LocalCluster {
             cluster.wait_until_up(id, reach).await?;
         }
         bar.finish_and_clear();
-        let settings = cluster::settings(cluster.layout.shards);
+        let shards = cluster.layout.shards;
+        let proposed = crate::config::Cluster { shards, ..crate::config::Cluster::default() };
+        let settings = cluster::settings(proposed);
         let plan = cluster.data.join("init.json");
-        cluster::found(reach, &cluster.urls(), settings, &plan).await?;
+        let urls = cluster.urls();
+        let founding = cluster::Wanted { nodes: &urls, shards: Some(shards), settings };
+        cluster::found(reach, founding, &plan).await?;
         Ok(cluster)
     }
 

@@ -4,6 +4,7 @@
 //! happened ([`Failure`]); an outcome that is not known is never reported as "no". Never prints
 //! progress to anything but a terminal.
 
+mod advice;
 mod audit;
 mod bench;
 mod cluster;
@@ -31,6 +32,9 @@ Exit codes:
   1  refused (sold out, not found, ...), or a law is broken (audit, bench)
   2  the command line or a file is wrong
   3  no node could act, or the outcome is unknown (stderr tells the key to retry with)";
+
+/// How long a look at a cluster of which no node listens may take.
+const UNREACHABLE_WITHIN: Duration = Duration::from_millis(500);
 
 /// Sells the last unit exactly once: a replicated, durable inventory store.
 #[derive(Debug, Parser)]
@@ -78,9 +82,20 @@ impl Reach {
     }
 
     fn client_of(&self, nodes: &[String]) -> Result<Client, Failure> {
+        Ok(Client::new(self.config_of(nodes))?)
+    }
+
+    fn config_of(&self, nodes: &[String]) -> ClientConfig {
         let mut config = ClientConfig::new(nodes);
         config.tenant.clone_from(&self.tenant);
         config.operation_within = Duration::from_millis(self.timeout_ms);
+        config
+    }
+
+    /// A client that gives up at once when nobody listens.
+    fn impatient_client(&self) -> Result<Client, Failure> {
+        let mut config = self.config_of(&self.url);
+        config.unreachable_within = UNREACHABLE_WITHIN;
         Ok(Client::new(config)?)
     }
 
@@ -96,13 +111,29 @@ enum Verb {
     /// Start a whole cluster on this machine and run a small sale.
     Demo(demo::Demo),
     /// Make a cluster of running, empty nodes.
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Example:
+  holdfast cluster init --nodes http://127.0.0.1:7101,http://127.0.0.1:7102,http://127.0.0.1:7103"
+    )]
     Cluster(cluster::Cluster),
     /// Create, configure, watch and delete items.
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Examples:
+  holdfast item create ticket-1 --total 100 --limit-per-buyer 2
+  holdfast item availability ticket-1
+  holdfast item adjust ticket-1 --delta 50 --reason 'second batch'"
+    )]
     Item(item::Item),
     /// Place, change and look up holds.
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Examples:
+  holdfast hold place ticket-1 --quantity 2 --buyer ann
+  holdfast hold confirm hld_...
+  holdfast hold list ticket-1 --state held"
+    )]
     Hold(hold::HoldVerb),
     /// Tell how the nodes and shards are.
     Status(status::Status),
@@ -116,7 +147,7 @@ enum Verb {
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     /// A definite no of the cluster.
-    #[error("refused: {0}")]
+    #[error("refused: {}", advice::spoken(.0))]
     Refused(Problem),
     /// A law is broken, or an acknowledged hold is missing.
     #[error("{0}")]
@@ -146,7 +177,10 @@ impl From<CallError> for Failure {
             CallError::Invalid(words) => Failure::Usage(words),
             CallError::Unavailable(_) => Failure::Unavailable(error.to_string()),
             CallError::Unknown { key: Some(key), last } => Failure::unknown(&key, &last),
-            CallError::Unknown { key: None, .. } => Failure::Unavailable(error.to_string()),
+            CallError::Unknown { key: None, .. } => Failure::Unavailable(format!(
+                "{error}\nIt may still take effect. Run the same command again: doing it twice \
+                 does no harm"
+            )),
         }
     }
 }

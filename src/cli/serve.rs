@@ -61,10 +61,11 @@ fn speak(config: &Config) -> Result<(), Failure> {
     begun.map_err(|e| Failure::Usage(format!("cannot write a log: {e}")))
 }
 
-/// openraft tells the whole of its state at every step, in hundreds of lines a second: it is heard
-/// only when something is wrong, or when somebody looks for a fault.
+/// openraft tells the whole of its state at every step, and of a peer that is down at every
+/// attempt, in hundreds of lines a second: it is heard only when it fails, or when somebody looks
+/// for a fault.
 fn what_is_said(level: LevelFilter) -> Targets {
-    let of_openraft = if level > LevelFilter::INFO { level } else { level.min(LevelFilter::WARN) };
+    let of_openraft = if level > LevelFilter::INFO { level } else { level.min(LevelFilter::ERROR) };
     Targets::new().with_default(level).with_target("openraft", of_openraft)
 }
 
@@ -74,6 +75,8 @@ const AT_ONCE: i32 = 130;
 /// Runs a node until [`told_to_stop`], or until it can do nothing any more.
 fn run_node(config: Config, stop_with_stdin: bool) -> Result<(), Failure> {
     super::block_on(async {
+        let (version, data_dir) = (env!("CARGO_PKG_VERSION"), config.node.data_dir.display());
+        tracing::info!("holdfast {version}, data in {data_dir}");
         let node = Node::start(config).await.map_err(|e| Failure::Unavailable(e.to_string()))?;
         let why = tokio::select! {
             why = told_to_stop(stop_with_stdin) => Ok(why?),
@@ -90,6 +93,7 @@ fn run_node(config: Config, stop_with_stdin: bool) -> Result<(), Failure> {
                 std::process::exit(AT_ONCE);
             }
         }
+        tracing::info!("stopped");
         why.map(|_| ()).map_err(Failure::Unavailable)
     })
 }
@@ -140,8 +144,8 @@ mod tests {
     fn openraft_is_heard_when_something_is_wrong_or_when_a_fault_is_looked_for() {
         let heard = |level, of| what_is_said(level).would_enable("openraft::engine", &of);
         assert!(!heard(LevelFilter::INFO, tracing::Level::INFO));
-        assert!(heard(LevelFilter::INFO, tracing::Level::WARN));
-        assert!(!heard(LevelFilter::ERROR, tracing::Level::WARN));
+        assert!(!heard(LevelFilter::INFO, tracing::Level::WARN));
+        assert!(heard(LevelFilter::INFO, tracing::Level::ERROR));
         assert!(heard(LevelFilter::DEBUG, tracing::Level::DEBUG));
         let own = what_is_said(LevelFilter::INFO).would_enable("holdfast", &tracing::Level::INFO);
         assert!(own);

@@ -12,18 +12,29 @@ use super::{Failure, Reach};
   holdfast status
   holdfast status --json | jq '.shards[] | select(.paused)'
 
-Exits 3 when a shard has no leader or is paused.")]
+Exits 3 when a shard has no leader or is paused, and when the node belongs to no cluster. `DOWN` is
+a node that has not answered the asked one for some seconds.")]
 pub(super) struct Status {}
 
-const NODE_COLUMNS: [&str; 6] = ["id", "http_addr", "peer_addr", "region", "leads", "lag"];
+/// What a node without a cluster is.
+const UNINITIALISED: &str = "this node belongs to no cluster yet: make one with \
+     `holdfast cluster init --nodes URL,URL,URL`";
+
+const NODE_COLUMNS: [&str; 7] = ["id", "state", "http_addr", "peer_addr", "region", "leads", "lag"];
 const SHARD_COLUMNS: [&str; 7] = ["shard", "role", "leader", "term", "applied", "paused", "voters"];
 
 impl Status {
     pub(super) async fn run(self, reach: Reach) -> Result<(), Failure> {
-        let client = reach.client()?;
+        let client = reach.impatient_client()?;
         let voice = reach.voice();
         let cluster = client.get("/admin/v1/cluster").await?.body;
         show(voice, &cluster);
+        if let Some(why) = cluster.get("stopped").and_then(Value::as_str) {
+            return Err(Failure::Unavailable(format!("this node takes no part: {why}")));
+        }
+        if is_absent(cluster.get("cluster_id")) {
+            return Err(Failure::Unavailable(UNINITIALISED.to_owned()));
+        }
         let ill = ill_shards(&cluster);
         if ill.is_empty() {
             return Ok(());
@@ -46,9 +57,23 @@ fn show(voice: Voice, cluster: &Value) {
 
 fn tables(cluster: &Value) -> Vec<Table> {
     let list = |name: &str| cluster.get(name).and_then(Value::as_array);
-    let nodes = list("nodes").map(|nodes| rows(nodes, &NODE_COLUMNS));
+    let nodes = list("nodes").map(|nodes| {
+        let nodes: Vec<Value> = nodes.iter().map(with_state).collect();
+        rows(&nodes, &NODE_COLUMNS)
+    });
     let shards = list("shards").map(|shards| rows(shards, &SHARD_COLUMNS));
     nodes.into_iter().chain(shards).collect()
+}
+
+/// A node with the word for whether it answers; of an older server that is not known.
+fn with_state(node: &Value) -> Value {
+    let mut node = node.clone();
+    let answers = node.get("answers").and_then(Value::as_bool);
+    if let (Some(answers), Some(members)) = (answers, node.as_object_mut()) {
+        let word = if answers { "up" } else { "DOWN" };
+        members.insert("state".to_owned(), Value::from(word));
+    }
+    node
 }
 
 /// The shards that grant nothing now, with what is wrong.
@@ -75,6 +100,13 @@ fn is_absent(value: Option<&Value>) -> bool {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn a_node_that_does_not_answer_is_marked() {
+        let cluster = json!({"nodes": [{"id": 1, "answers": true}, {"id": 2, "answers": false}]});
+        let text = tables(&cluster)[0].to_string();
+        assert!(text.contains("up") && text.contains("DOWN"), "{text}");
+    }
 
     #[test]
     fn a_shard_without_a_leader_or_paused_is_named() {

@@ -75,16 +75,24 @@ pub(super) struct Driven {
 enum Attempt {
     Done(Ended),
     Elsewhere(String),
-    Again { last: String, pause: Option<Duration>, unanswered: bool },
+    Again {
+        last: String,
+        pause: Option<Duration>,
+        unanswered: bool,
+    },
+    /// Nobody listens there.
+    Unreachable(String),
 }
 
 impl Client {
     /// Repeats `ask` until it is answered or refused, or `until` has come.
     pub(super) async fn drive(&self, ask: &Ask, until: Instant) -> Driven {
         let config = &self.shared.config;
+        let patience = config.unreachable_within;
         let (mut unanswered, mut redirects, mut failures) = (false, 0, 0_u32);
         let mut node = self.shared.addresses.first(ask.route.as_deref());
         let mut last = "the deadline left no time for an attempt".to_owned();
+        let (begun, mut reached) = (now(), false);
         loop {
             let at = now();
             if at + ATTEMPT_FLOOR > until {
@@ -93,7 +101,15 @@ impl Client {
             let attempt_until = until.min(at + config.attempt_within);
             match self.attempt(ask, &node, attempt_until, until).await {
                 Attempt::Done(ended) => return Driven { ended, unanswered },
+                Attempt::Unreachable(words) if !reached && now() - begun >= patience => {
+                    return Driven { ended: Ended::OutOfTime(words), unanswered };
+                }
+                Attempt::Unreachable(words) => {
+                    last = words;
+                    node = self.shared.addresses.after_failure_of(&node);
+                }
                 Attempt::Elsewhere(leader) if redirects < REDIRECTS_MAX => {
+                    reached = true;
                     redirects += 1;
                     last = format!("redirected to {leader}");
                     self.shared.addresses.learn(ask.route.as_deref(), &leader);
@@ -105,6 +121,7 @@ impl Client {
                     node = self.shared.addresses.after_failure_of(&node);
                 }
                 Attempt::Again { last: words, pause, unanswered: this_one } => {
+                    reached = true;
                     unanswered |= this_one;
                     last = words;
                     node = self.shared.addresses.after_failure_of(&node);
@@ -141,9 +158,7 @@ impl Client {
         };
         // The server answers by the deadline that it was told; its answer needs time to travel.
         match self.shared.transport.send(request, until + GRACE).await {
-            Err(Failure::NotSent(words)) => {
-                Attempt::Again { last: format!("{node}: {words}"), pause: None, unanswered: false }
-            }
+            Err(Failure::NotSent(words)) => Attempt::Unreachable(format!("{node}: {words}")),
             Err(Failure::Unanswered(words)) => {
                 Attempt::Again { last: format!("{node}: {words}"), pause: None, unanswered: true }
             }

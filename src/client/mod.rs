@@ -49,6 +49,9 @@ pub struct ClientConfig {
     pub operation_within: Duration,
     /// How long one attempt may take before the next node is asked.
     pub attempt_within: Duration,
+    /// How long nodes that cannot even be connected to are tried while none could be; the whole
+    /// operation's time when it is longer.
+    pub unreachable_within: Duration,
     /// The first pause between attempts goes up to this; it doubles from attempt to attempt.
     pub backoff_first: Duration,
     /// No pause between attempts is longer.
@@ -70,6 +73,7 @@ impl ClientConfig {
             tenant: None,
             operation_within: Duration::from_secs(10),
             attempt_within: Duration::from_secs(2),
+            unreachable_within: Duration::MAX,
             backoff_first: Duration::from_millis(10),
             backoff_max: Duration::from_millis(500),
             seed: None,

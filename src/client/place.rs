@@ -66,7 +66,7 @@ pub enum Voiding {
 pub enum Step {
     /// Moves its deadline.
     Extend {
-        /// By how much, in ms; the item's default when absent.
+        /// Lifetime from now in ms; the hold's own when absent.
         ttl_ms: Option<u64>,
     },
     /// Sells it.
@@ -175,7 +175,10 @@ impl Client {
         let driven = self.drive(&ask, until).await;
         match driven.ended {
             Ended::Answered(answer) => match read_hold(&answer) {
-                Ok((hold, replayed)) => Placing::Placed { hold, replayed },
+                Ok((hold, replayed)) => {
+                    let replayed = replayed || answer.status == http::StatusCode::OK;
+                    Placing::Placed { hold, replayed }
+                }
                 Err(e) => Placing::Invalid(e.to_string()),
             },
             Ended::Refused(problem) if !driven.unanswered || ended_for_good(&problem) => {
@@ -286,8 +289,7 @@ fn ended_for_good(problem: &Problem) -> bool {
 fn read_hold(answer: &Incoming) -> Result<(Hold, bool), CallError> {
     let hold = serde_json::from_slice(&answer.body)
         .map_err(|e| CallError::Invalid(format!("the answer is not a hold: {e}")))?;
-    let replayed = answer.header(crate::api::HEADER_REPLAYED) == Some("true");
-    Ok((hold, replayed || answer.status == http::StatusCode::OK))
+    Ok((hold, answer.header(crate::api::HEADER_REPLAYED) == Some("true")))
 }
 
 fn read_void(answer: &Incoming) -> Result<Voiding, CallError> {

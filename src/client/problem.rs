@@ -56,9 +56,16 @@ impl Problem {
             || (self.status == 503 && self.slug == "about:blank")
     }
 
-    /// Whether nothing was taken and the same request may succeed later under the same key.
+    /// Whether nothing was taken and the same request may succeed soon under the same key.
     pub fn nothing_taken_yet(&self) -> bool {
-        !self.outcome_unknown() && matches!(self.status, 425 | 429 | 503)
+        let soon = matches!(self.status, 425 | 429 | 503) && !self.waits_for_an_operator();
+        soon && !self.outcome_unknown()
+    }
+
+    /// Whether the item stays paused until an operator resumes it: waiting does not help.
+    pub fn waits_for_an_operator(&self) -> bool {
+        let reason = self.members.get("reason").and_then(Value::as_str);
+        self.slug == "item-paused" && matches!(reason, Some("operator" | "invariant"))
     }
 
     /// Whether it settles the fate of *every* copy of the key, not only of this attempt: the key

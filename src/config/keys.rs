@@ -94,8 +94,9 @@ macro_rules! keys {
 }
 
 keys! {
-    /// What all nodes agree on for the life of the cluster. Read once, by `holdfast cluster init`;
-    /// afterwards the cluster's identity counts, and a node whose file differs says so and stops.
+    /// What all nodes agree on for the life of the cluster. `holdfast cluster init --config FILE`
+    /// proposes these, once; without a file it proposes the defaults. From then on the cluster's
+    /// identity counts, and what a node's own file says in this section is passed over.
     cluster: Cluster {
         /// Raft groups that the items are spread over. Each has its own leader, so more than one
         /// lets several machines share the work; on one machine they only cost.
@@ -110,8 +111,6 @@ keys! {
         receipt_retention_ms: u64 = DAY_MS, whole(MINUTE_MS, 366 * DAY_MS);
         /// How long a sold hold keeps a record that can be returned. At least the receipts' time.
         sold_retention_ms: u64 = 90 * DAY_MS, whole(MINUTE_MS, 3660 * DAY_MS);
-        /// How old the verdict "sold out" of an item with several buckets may be when it is given.
-        sold_out_age_max_ms: u64 = 100, whole(1, 10_000);
     }
 
     /// This node.
@@ -201,8 +200,8 @@ keys! {
         entry_bytes_max: u64 = 64 * KIB, whole(4 * KIB, 4 * MIB);
         /// Log entries proposed and not yet applied. Two keep the disk and the network both busy.
         entries_in_flight: usize = 2, whole(1, 16);
-        /// Requests in whose way only units in flight stand, and which wait for those to be decided;
-        /// more are answered `overloaded`.
+        /// Requests in whose way only units in flight stand, and which wait for those to be
+        /// decided; more are answered `overloaded`.
         park_max: usize = 4_096, whole(0, 1_000_000);
         /// Commands that may wait for the batcher; more are answered `overloaded`, nothing taken.
         queue_max: usize = 65_536, whole(16, 10_000_000);

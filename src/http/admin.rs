@@ -64,6 +64,8 @@ fn node(member: &MemberSpec, status: &NodeStatus) -> api::Node {
         http_addr: member.http_addr.clone(),
         peer_addr: member.peer_addr.clone(),
         region: member.region.clone(),
+        answers: member.node == status.node
+            || status.clocks.offset_ms.iter().any(|(node, _)| *node == member.node),
         leads: status.shards.iter().filter(leads).map(|shard| shard.shard.0).collect(),
         lag,
     }

@@ -23,6 +23,10 @@ pub(crate) async fn run(front: &Front, call: &Call) -> Result<Response, Failure>
     let tenant = call.tenant()?;
     let deadline = call.deadline()?;
     let mut broken = Broken::default();
+    if call.body.trim_ascii_start().first() == Some(&b'[') {
+        broken.add("body", "is an object, as in {\"operations\": [...]}");
+        return Err(validation(broken.0).into());
+    }
     let mut fields = call.fields(false)?;
     let operations = fields.list("operations", &mut broken);
     let operations = fields.require("operations", operations, &mut broken);
@@ -91,13 +95,7 @@ fn read(operation: Json<'_>, tenant: &str) -> Result<(Verb, Command), Problem> {
             return Err(validation(broken.0));
         }
     };
-    if !fields.has("key") {
-        return Err(Problem::new(
-            ProblemKind::KeyMissing,
-            "The operation needs `key`: a fresh one for each decision of a buyer, the same one on \
-             every retry of it.",
-        ));
-    }
+    let keyless = !fields.has("key");
     let key = fields.id("key", &mut broken);
     let command = match verb {
         Verb::Place => {
@@ -122,18 +120,33 @@ fn read(operation: Json<'_>, tenant: &str) -> Result<(Verb, Command), Problem> {
                     let tenant = tenant.to_owned();
                     Some(transition_command(verb, &mut fields, hold, tenant, key, &mut broken))
                 }
-                Some(Err(_)) if broken.0.is_empty() => return Err(not_found("hold")),
+                Some(Err(_)) if broken.0.is_empty() && !keyless => return Err(not_found("hold")),
                 Some(Err(_)) | None => None,
             }
         }
     };
-    match command {
-        Some(command) => {
-            fields.end(&mut broken);
-            if broken.0.is_empty() { Ok((verb, command)) } else { Err(validation(broken.0)) }
-        }
-        None => Err(validation(broken.0)),
+    // A transition without its hold was not read to its end: what is left is not known to be wrong.
+    if command.is_some() || matches!(verb, Verb::Place | Verb::Void) {
+        fields.end(&mut broken);
     }
+    if keyless && broken.0.is_empty() {
+        return Err(keyless_operation());
+    }
+    if keyless {
+        broken.add("key", "is required");
+    }
+    match command {
+        Some(command) if broken.0.is_empty() => Ok((verb, command)),
+        Some(_) | None => Err(validation(broken.0)),
+    }
+}
+
+fn keyless_operation() -> Problem {
+    Problem::new(
+        ProblemKind::KeyMissing,
+        "The operation needs `key`: a fresh one for each decision, the same one on every retry of \
+         it.",
+    )
 }
 
 fn settle(verb: Verb, reply: Reply) -> OperationResult {

@@ -87,8 +87,8 @@ impl Call {
             Some(key) => id_of(key, || "The header Idempotency-Key".to_owned()),
             None => Err(Failure::new(
                 ProblemKind::KeyMissing,
-                "This call needs the header Idempotency-Key: a fresh one for each decision of a \
-                 buyer, the same one on every retry of it.",
+                "This call needs the header Idempotency-Key: a fresh one for each decision, the \
+                 same one on every retry of it.",
             )),
         }
     }

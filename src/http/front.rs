@@ -57,14 +57,18 @@ pub fn router(front: &Arc<Front>) -> Router {
             router = router.route("/v1/holds%3Abatch", handler.clone());
             router = router.route("/v1/holds%3abatch", handler.clone());
         }
+        if *route == Route::ProblemIndex {
+            router = router.route("/problems", handler.clone());
+        }
         router = router.route(route.path(), handler);
     }
     let (lost, wrong) = (front.clone(), front.clone());
     router
         .fallback(move |request: Request| {
             lost.counts.unrouted(404);
-            let problem = super::problem::not_found("path");
-            std::future::ready(Failure::from(problem).into_response(request.uri()))
+            let words = "There is no such path. All calls are in /openapi.json.";
+            let failure = Failure::new(ProblemKind::NotFound, words);
+            std::future::ready(failure.into_response(request.uri()))
         })
         .method_not_allowed_fallback(move |request: Request| {
             wrong.counts.unrouted(405);
@@ -146,6 +150,8 @@ impl Front {
             Route::Livez => health::livez(call),
             Route::Readyz => health::readyz(self, call),
             Route::Metrics => metrics::answer(self, call),
+            Route::Index => pages::root(call),
+            Route::ProblemIndex => pages::index(call),
             Route::ProblemPage => pages::answer(call),
             Route::OpenApi => openapi::answer(call),
         }
@@ -179,8 +185,10 @@ impl Front {
         question: Question,
         consistency: Consistency,
     ) -> Result<(Said, Stamp), Failure> {
+        let is_read = matches!(question, Question::Query { .. });
         let ask = Ask { question, deadline: call.deadline()?, consistency, hop: call.hop() };
-        said(self.desk.ask(ask).await)
+        let said = said(self.desk.ask(ask).await);
+        if is_read { said.map_err(Failure::of_read) } else { said }
     }
 
     /// Asks for a change.
@@ -234,7 +242,7 @@ impl Front {
         }
         let mut found = Vec::with_capacity(replies.len());
         for (shard, reply) in shards.iter().zip(replies) {
-            match said(reply)? {
+            match said(reply).map_err(Failure::of_read)? {
                 (Said::Found(one), stamp) => found.push((*shard, one, stamp)),
                 (other @ (Said::Answer(_) | Said::InFlight), _) => {
                     return Err(Failure::mismatch(&other));

@@ -413,7 +413,9 @@ mod tests {
             let ours = parse(body.as_bytes());
             let theirs = serde_json::from_str::<serde_json::Value>(&body);
             match (&ours, &theirs) {
-                (Ok(_), Err(e)) => prop_assert!(e.to_string().contains("out of range"), "{body} {e}"),
+                (Ok(_), Err(e)) => {
+                    prop_assert!(e.to_string().contains("out of range"), "{body} {e}");
+                }
                 (Err(e), Ok(_)) => prop_assert!(
                     e.rule.contains("once") || e.rule.contains("deep"), "{body} {e:?}"),
                 (Ok(_), Ok(_)) | (Err(_), Err(_)) => {}

@@ -1,4 +1,4 @@
-//! The listening socket of one HTTP thread.
+//! The listening socket of a node's HTTP.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -8,17 +8,16 @@ use socket2::{Domain, Protocol, Socket, Type};
 /// How many connections the kernel keeps for us until they are accepted.
 const BACKLOG: i32 = 4_096;
 
-/// Opens a listening socket that others on the same address share (SO_REUSEPORT): one for each HTTP
-/// thread, and the kernel spreads the connections.
+/// Opens the listening socket that the HTTP threads share: each accepts on a clone of it. No other
+/// socket can listen on the same address meanwhile; a restart need not wait for connections of the
+/// process before it (SO_REUSEADDR).
 ///
 /// # Errors
 ///
-/// The socket's: the address is not ours, or another process listens there without sharing.
+/// The socket's: the address is not ours, or somebody listens there already.
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
-    #[cfg(unix)]
-    socket.set_reuse_port(true)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;

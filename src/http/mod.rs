@@ -27,6 +27,7 @@ mod stock;
 mod wire;
 
 pub use front::{Front, empty_handler_router, router};
+pub(crate) use health::reasons as unready;
 pub use listen::listen;
 pub use openapi::{document, document_json};
 pub use pages::page;

@@ -1,12 +1,41 @@
 //! `/problems/{slug}`: a page on each kind of problem: what it means, what was done, what to do.
+//! `/problems/` lists them, and `/` says where to begin.
+
+use std::fmt::Write;
 
 use axum::http::StatusCode;
 use axum::response::Response;
 
 use super::call::Call;
-use super::problem::{Failure, not_found};
+use super::problem::{Failure, Stamp, not_found};
 use super::wire;
-use crate::api::ProblemKind;
+use crate::api::{self, ProblemKind};
+
+/// `GET /`
+pub(crate) fn root(call: &Call) -> Result<Response, Failure> {
+    call.query(&[])?;
+    let index = api::Index {
+        name: "holdfast".to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        api: "/openapi.json".to_owned(),
+        problems: "/problems/".to_owned(),
+        cluster: "/admin/v1/cluster".to_owned(),
+        ready: "/readyz?verbose".to_owned(),
+        alive: "/livez".to_owned(),
+        metrics: "/metrics".to_owned(),
+    };
+    Ok(wire::json(StatusCode::OK, &index, &Stamp::default()))
+}
+
+/// `GET /problems/`
+pub(crate) fn index(call: &Call) -> Result<Response, Failure> {
+    call.query(&[])?;
+    let mut text = "The problems, by status; each has its page.\n\n".to_owned();
+    for kind in ProblemKind::ALL {
+        let _ = writeln!(text, "{} {:34} {}", kind.status(), kind.uri(), kind.title());
+    }
+    Ok(wire::text(StatusCode::OK, text))
+}
 
 /// `GET /problems/{slug}`
 pub(crate) fn answer(call: &Call) -> Result<Response, Failure> {
@@ -50,8 +79,8 @@ const WORDS: [(ProblemKind, &str); 31] = [
     (
         ProblemKind::KeyMissing,
         "A call that changes holds or stock carries the header `Idempotency-Key` (in a batch, \
-         the member `key`). Take a fresh key for each decision of a buyer and send the same one \
-         on every retry of it: then a retry never takes a second unit. Nothing was done.",
+         the member `key`). Take a fresh key for each decision and send the same one on every \
+         retry of it: then a retry never takes a second unit. Nothing was done.",
     ),
     (
         ProblemKind::NotFound,
@@ -92,12 +121,14 @@ const WORDS: [(ProblemKind, &str); 31] = [
     (
         ProblemKind::BuyerLimit,
         "The buyer would hold and have bought more than the item allows (`limit`, `held`, \
-         `sold`; counted within a region). Nothing was taken.",
+         `sold`; counted within a region). Nothing was taken and the key is not used up: a retry \
+         now meets the same limit (`retryable` is false), and one after a hold of the buyer has \
+         ended may take the same key (`retry_same_key` is true).",
     ),
     (
         ProblemKind::ItemClosed,
-        "The item takes no more holds. Holds that exist can be confirmed, extended and \
-         released.",
+        "The item takes no more holds, for good: closing is final. Holds that exist can be \
+         confirmed, extended and released.",
     ),
     (
         ProblemKind::SaleNotOpen,
@@ -119,7 +150,8 @@ const WORDS: [(ProblemKind, &str); 31] = [
     (
         ProblemKind::StockCommitted,
         "The change would go below what is held or sold, or delete an item with open holds. The \
-         figures are attached; nothing was changed.",
+         figures are attached; nothing was changed and no key is used up: a retry now meets the \
+         same figures, and one after holds have ended may take the same key.",
     ),
     (
         ProblemKind::ClusterRefused,
@@ -173,11 +205,11 @@ const WORDS: [(ProblemKind, &str); 31] = [
     ),
     (
         ProblemKind::ItemPaused,
-        "The item, or every item of its shard, grants nothing now. Nothing was taken: retry \
-         with the same key. `reason` is quorum-lost (the shard has no fresh quorum and resumes \
-         by itself), operator (until `resume`), moving (leadership is on its way), invariant (a \
-         law was found broken; until an operator resumes it) or restoring (state is being \
-         rebuilt).",
+        "The item, or every item of its shard, grants nothing now. Nothing was taken: retry a \
+         change with the same key. `reason` is quorum-lost (the shard has no fresh quorum and \
+         resumes by itself), operator (until `resume`), moving (leadership is on its way), \
+         invariant (a law was found broken; until an operator resumes it) or restoring (state is \
+         being rebuilt).",
     ),
     (
         ProblemKind::Overloaded,

@@ -78,6 +78,32 @@ impl Failure {
         )
     }
 
+    /// Says of a read what was said of a change: there is no key, and nothing to take.
+    pub(crate) fn of_read(mut self) -> Failure {
+        let problem = &mut self.problem;
+        let words = match ProblemKind::by_slug(problem.slug()) {
+            Some(ProblemKind::ItemPaused) => {
+                let reason = problem.reason.as_deref().unwrap_or_default();
+                format!("{} Read it again later.", why_paused(reason))
+            }
+            Some(ProblemKind::Overloaded) => {
+                "Too much is queued here. Read it again after a pause.".to_owned()
+            }
+            Some(ProblemKind::DeadlinePassed) => {
+                "The deadline came before there was an answer. Read it again, with a longer \
+                 Holdfast-Deadline-Ms if this happens often."
+                    .to_owned()
+            }
+            Some(ProblemKind::OutcomeUnknown) => {
+                "The answer did not come in time. Read it again.".to_owned()
+            }
+            Some(_) | None => problem.detail.clone(),
+        };
+        problem.detail = words;
+        problem.retry_same_key = false;
+        self
+    }
+
     pub(crate) fn stamped(mut self, stamp: Stamp) -> Failure {
         self.stamp = stamp;
         self
@@ -209,20 +235,25 @@ pub(crate) fn said(reply: Reply) -> Result<(Said, Stamp), Failure> {
     Err(Failure::from(problem).stamped(stamp))
 }
 
-fn paused(reason: &str) -> Problem {
-    let next = match reason {
+/// Why nothing is granted, and until when.
+fn why_paused(reason: &str) -> &'static str {
+    match reason {
         "operator" => "An operator paused the item; it grants again after `resume`.",
         "invariant" => {
             "A law was found broken; the item stays paused until an operator resumes it."
         }
         "quorum-lost" => "The shard has no fresh quorum; it grants again by itself when it has.",
         _ => "The shard is moving or restoring; it grants again by itself.",
-    };
+    }
+}
+
+fn paused(reason: &str) -> Problem {
+    let why = why_paused(reason);
     Problem {
         reason: Some(reason.to_owned()),
         ..Problem::new(
             ProblemKind::ItemPaused,
-            format!("{next} Nothing was taken: retry with the same key."),
+            format!("{why} Nothing was taken: retry with the same key."),
         )
     }
 }
@@ -266,7 +297,7 @@ pub(crate) fn refusal(refused: Refusal) -> Problem {
         Refusal::ItemPaused { reason } => paused(reason.word()),
         Refusal::ItemClosed => Problem::new(
             K::ItemClosed,
-            "The item is closed: no more holds. Holds that exist run their course.",
+            "The item is closed, which is final: no more holds. Holds that exist run their course.",
         ),
         Refusal::SaleNotOpen { opens_at, closes_at } => Problem {
             opens_at: opens_at.map(wire::time),
@@ -305,8 +336,9 @@ pub(crate) fn refusal(refused: Refusal) -> Problem {
             ..Problem::new(
                 K::ExtendBudgetSpent,
                 format!(
-                    "The hold was extended {extends_used} times and can last until {} at most. \
-                     Confirm or release it.",
+                    "The hold was extended {} and can last until {} at most. Confirm or release \
+                     it.",
+                    times(extends_used),
                     wire::time(latest)
                 ),
             )
@@ -394,10 +426,25 @@ pub(crate) fn not_found(what: &str) -> Problem {
     )
 }
 
+/// Whether a rule is a predicate whose subject is its field.
+fn speaks_of_its_field(rule: &str) -> bool {
+    let first = rule.split(' ').next().unwrap_or_default();
+    matches!(first, "is" | "has" | "must" | "cannot" | "neither")
+}
+
+fn times(n: u32) -> String {
+    match n {
+        0 => "never".to_owned(),
+        1 => "once".to_owned(),
+        n => format!("{n} times"),
+    }
+}
+
 /// Fields that break rules.
 pub(crate) fn validation(errors: Vec<api::FieldError>) -> Problem {
     let detail = match errors.as_slice() {
-        [one] => format!("`{}` {}.", one.field, one.rule),
+        [one] if speaks_of_its_field(&one.rule) => format!("`{}` {}.", one.field, one.rule),
+        [one] => format!("`{}`: {}.", one.field, one.rule),
         many => format!("{} fields break a rule; see `errors`.", many.len()),
     };
     Problem { errors, ..Problem::new(ProblemKind::Validation, detail) }

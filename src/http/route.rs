@@ -65,6 +65,8 @@ routes! {
     Livez GET "/livez" "livez";
     Readyz GET "/readyz" "readyz";
     Metrics GET "/metrics" "metrics";
+    Index GET "/" "index";
+    ProblemIndex GET "/problems/" "list_problems";
     ProblemPage GET "/problems/{slug}" "read_problem";
     OpenApi GET "/openapi.json" "openapi";
 }

@@ -6,6 +6,9 @@
 //! only at the next question. From the offsets follows whether a majority of all members agrees
 //! with this node's wall clock (then ledger time may go by it) and whether a majority disagrees
 //! (then this node's clock is wild, and it does not lead).
+//!
+//! As it asks everybody all the time, it also says once when a member falls silent, and once when
+//! it is heard again.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -33,6 +36,8 @@ const ANSWER_MAX: Duration = Duration::from_millis(400);
 const TOLERANCE_MS: i64 = 2_000;
 /// Answers kept of each member; the one with the shortest round trip counts.
 const SAMPLES_KEPT: usize = 4;
+/// So many answers in a row that did not come are said once.
+const SILENT_AFTER: u32 = 3;
 /// An answer older than this says nothing any more.
 const SAMPLE_AGE_MAX: Duration = Duration::from_secs(5);
 
@@ -64,7 +69,7 @@ pub(super) struct Verdict {
 
 /// Judges this clock by the offsets of all other members to it, in ms; `None` for those not known.
 pub(super) fn judge(others: &[Option<i64>]) -> Verdict {
-    let majority = (others.len() + 1) / 2 + 1;
+    let majority = others.len().div_ceil(2) + 1;
     let near = |offset: &i64| offset.unsigned_abs() <= TOLERANCE_MS.unsigned_abs();
     let known = || others.iter().flatten();
     let agreeing = 1 + known().filter(|offset| near(offset)).count();
@@ -85,6 +90,8 @@ pub(super) struct Clocks {
     seen: Mutex<Seen>,
     links: Mutex<BTreeMap<NodeId, Link>>,
     wild: AtomicBool,
+    /// How many answers in a row each member has failed to give.
+    missed: Mutex<BTreeMap<NodeId, u32>>,
     /// Whether this node stands for election, for those who ask.
     stands: AtomicBool,
     abstaining: Abstaining,
@@ -107,6 +114,7 @@ impl Clocks {
             seen: Mutex::new(Seen { others }),
             links: Mutex::default(),
             wild: AtomicBool::new(false),
+            missed: Mutex::default(),
             stands: AtomicBool::new(true),
             abstaining,
         }
@@ -167,13 +175,39 @@ impl Clocks {
             let sent_at = runtime::now();
             let answer = link.send(CLOCK_FRAME, Bytes::new(), sent_at + ANSWER_MAX).await;
             let now = runtime::now();
-            match answer.ok().and_then(|bytes| codec::decode::<Told>(&bytes).ok()) {
-                Some(told) => self.hear(member.node, told, sent_at, now),
-                None => tracing::trace!(node = %member.node, "did not tell the time"),
+            let told = answer
+                .map_err(|error| error.to_string())
+                .and_then(|bytes| codec::decode::<Told>(&bytes).map_err(|error| error.to_string()));
+            match told {
+                Ok(told) => {
+                    self.note_heard(member);
+                    self.hear(member.node, told, sent_at, now);
+                }
+                Err(why) => self.note_missed(member, &why),
             }
         });
         futures_util::future::join_all(asked).await;
         self.rejudge();
+    }
+
+    fn note_heard(&self, member: &MemberSpec) {
+        let missed = self.missed.lock().remove(&member.node).unwrap_or_default();
+        if missed >= SILENT_AFTER {
+            tracing::info!(node = %member.node, addr = %member.peer_addr, "a node answers again");
+        }
+    }
+
+    fn note_missed(&self, member: &MemberSpec, why: &str) {
+        let missed = {
+            let mut missed = self.missed.lock();
+            let missed = missed.entry(member.node).or_default();
+            *missed = missed.saturating_add(1);
+            *missed
+        };
+        if missed == SILENT_AFTER {
+            let addr = &member.peer_addr;
+            tracing::warn!(node = %member.node, %addr, why, "a node does not answer");
+        }
     }
 
     fn rejudge(&self) {
@@ -183,8 +217,8 @@ impl Clocks {
         if wild && !was {
             tracing::error!(
                 ?offsets,
-                "this node's clock is more than 2 s from a majority of the members: it does not lead \
-                 until they agree; set the clock right"
+                "this node's clock is more than 2 s from a majority of the members: it does not \
+                 lead until they agree; set the clock right"
             );
             self.wild.store(true, Ordering::Relaxed);
         } else if was && agrees {
@@ -203,6 +237,7 @@ impl Clocks {
         }
         drop(seen);
         self.links.lock().retain(|node, _| is_member(node));
+        self.missed.lock().retain(|node, _| is_member(node));
     }
 
     fn hear(&self, node: NodeId, told: Told, sent_at: Instant, now: Instant) {

@@ -334,6 +334,7 @@ impl Running {
             return;
         }
         match &reason {
+            Some(why) if self.stops.load(Ordering::Acquire) => tracing::debug!(%why, "no election"),
             Some(why) => tracing::warn!(%why, "this node does not stand for election"),
             None => tracing::warn!("this node stands for election again"),
         }
@@ -359,9 +360,19 @@ impl Running {
     /// Hands every leadership over, as far as there is somebody to take it.
     pub(super) async fn hand_all_over(&self) {
         let own = self.identity.node;
+        if self.router.members().iter().all(|member| member.node == own) {
+            return;
+        }
         let handovers = self.shards.iter().map(|shard| async move {
-            if let Err(why) = shard.hand_over(own, None).await {
-                tracing::warn!(shard = %shard.shard(), %why, "leadership was not handed over");
+            match shard.hand_over(own, None).await {
+                Ok(()) => {}
+                // The last of a cluster that stops has nobody left.
+                Err(why) if self.stops.load(Ordering::Acquire) => {
+                    tracing::info!(shard = %shard.shard(), %why, "leadership was not handed over");
+                }
+                Err(why) => {
+                    tracing::warn!(shard = %shard.shard(), %why, "leadership was not handed over");
+                }
             }
         });
         futures_util::future::join_all(handovers).await;
@@ -411,8 +422,8 @@ impl Service for PeerService {
     fn open(&self, hello: &Hello) -> Result<Opened, String> {
         if !self.book.knows(&hello.from) {
             return Err(format!(
-                "{} is no member of this cluster: a node whose log was lost comes back under a new \
-                 id, with `holdfast node replace`",
+                "{} is no member of this cluster: a node whose log was lost or made anew is let in \
+                 under a new id only, which this version cannot give yet; see docs/operations.md",
                 hello.from
             ));
         }

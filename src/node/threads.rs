@@ -4,6 +4,7 @@
 //! never wait for HTTP, and watchdogs never run on the thread that they watch. The log and the
 //! pages have threads of their own in `storage/`.
 
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::watch;
 
 use super::NodeError;
+use super::announcement::announce;
 use super::memory::warm;
 use super::office::{Counter, Ended, Office};
 use super::parts::{NetworkOf, Parts, sled_pages};
@@ -20,6 +22,7 @@ use crate::http;
 use crate::peer::{LaneBytes, Network, PeerLimits, Spawner};
 #[cfg(feature = "sim")]
 use crate::peer::{SimDefaults, SimNetwork};
+use crate::runtime;
 use crate::storage::{Ballast, DataDir, PageDesk, RealDisk};
 
 /// A running node of this process.
@@ -44,7 +47,7 @@ const PART_MAX: Duration = Duration::from_millis(900);
 /// How much longer than they promise the HTTP threads may take.
 const GRACE: Duration = Duration::from_millis(200);
 
-fn runtime() -> std::io::Result<Runtime> {
+fn event_loop() -> std::io::Result<Runtime> {
     Builder::new_current_thread().enable_all().build()
 }
 
@@ -53,7 +56,7 @@ fn thread(name: String, warm_bytes: u64) -> std::io::Result<Spawner> {
     let (ready, handle) = std::sync::mpsc::sync_channel(1);
     std::thread::Builder::new().name(name).spawn(move || {
         let _stays_taken = warm(warm_bytes);
-        let made = runtime();
+        let made = event_loop();
         let handle = made.as_ref().map(|runtime| runtime.handle().clone());
         let told = ready
             .send(handle.map_err(|error| std::io::Error::new(error.kind(), error.to_string())));
@@ -84,6 +87,7 @@ impl Node {
             return Err(NodeError::Mismatch(words.to_owned()));
         }
         let data_dir = DataDir::lock(config.node.data_dir.clone())?;
+        let listener = listeners(&config)?;
         let disk: Arc<RealDisk> = Arc::new(RealDisk);
         let ballast = Ballast::new(
             Arc::clone(&disk) as Arc<dyn crate::storage::Disk>,
@@ -106,10 +110,9 @@ impl Node {
             random: Arc::new(rand::random),
         };
         let (stop, stopped) = watch::channel(false);
-        let listener = http::listen(config.http.listen)
-            .map_err(|e| NodeError::io(format!("listening on {}", config.http.listen), e))?;
         let house = spawner(Handle::current());
-        let office = Office::open(config.clone(), parts, house).await?;
+        let office = Office::open(config.clone(), parts, Arc::clone(&house)).await?;
+        house(Box::pin(announce(Arc::downgrade(&office))));
         let front = http::Front::new(Arc::new(Counter(Arc::clone(&office))), http_limits(&config));
         let mut threads = Vec::new();
         let connections = front.connections();
@@ -126,13 +129,12 @@ impl Node {
                     tracing::error!(%error, "an HTTP thread ended");
                 }
             };
-            let spawned =
-                std::thread::Builder::new().name(format!("http-{at}")).spawn(
-                    move || match runtime() {
-                        Ok(runtime) => runtime.block_on(work),
-                        Err(error) => tracing::error!(%error, "an HTTP thread did not start"),
-                    },
-                );
+            let spawned = std::thread::Builder::new().name(format!("http-{at}")).spawn(move || {
+                match event_loop() {
+                    Ok(runtime) => runtime.block_on(work),
+                    Err(error) => tracing::error!(%error, "an HTTP thread did not start"),
+                }
+            });
             threads.push(spawned.map_err(|e| NodeError::io("an HTTP thread", e))?);
         }
         let drain_max = Duration::from_millis(config.http.drain_ms);
@@ -158,22 +160,25 @@ impl Node {
     /// Stops the node: hands leaderships over, answers what is under way, within `http.drain_ms`
     /// and two seconds.
     pub async fn shutdown(self) {
-        if crate::runtime::timeout(PART_MAX, self.office.drain()).await.is_err() {
+        if runtime::timeout(PART_MAX, self.office.drain()).await.is_err() {
             tracing::warn!("a leadership was not handed over in time");
         }
         self.stop.send_replace(true);
         let threads = self.http;
-        let joined = tokio::task::spawn_blocking(move || {
+        let (done, joined) = tokio::sync::oneshot::channel();
+        // Ends with the process when a thread does not end in time.
+        std::thread::spawn(move || {
             for thread in threads {
                 if thread.join().is_err() {
                     tracing::error!("an HTTP thread had panicked");
                 }
             }
+            done.send(()).ok();
         });
-        if crate::runtime::timeout(self.drain_max + GRACE, joined).await.is_err() {
+        if runtime::timeout(self.drain_max + GRACE, joined).await.is_err() {
             tracing::warn!("requests were still under way when the node stopped");
         }
-        if crate::runtime::timeout(PART_MAX, self.office.stop()).await.is_err() {
+        if runtime::timeout(PART_MAX, self.office.stop()).await.is_err() {
             tracing::warn!("the node's part did not stop in time");
         }
     }
@@ -190,6 +195,26 @@ fn wire(limits: PeerLimits) -> NetworkOf {
 fn wire(limits: PeerLimits) -> NetworkOf {
     let nobody = SimNetwork::new(0, SimDefaults::default());
     Arc::new(move |local| Network::sim(&nobody, local, limits.clone()))
+}
+
+/// Opens the HTTP port and makes sure that the peer port can be opened, which an empty node does
+/// only when it belongs to a cluster.
+fn listeners(config: &Config) -> Result<TcpListener, NodeError> {
+    let unusable = |key: &str, address: SocketAddr, error| {
+        let words = format!(
+            "cannot listen on {address}: stop what listens there, or change the key `{key}`"
+        );
+        NodeError::io(words, error)
+    };
+    let (peer, http) = (config.peer.listen, config.http.listen);
+    let tried = TcpListener::bind(peer).map_err(|error| unusable("peer.listen", peer, error))?;
+    let listener = http::listen(http).map_err(|error| unusable("http.listen", http, error))?;
+    if let Ok(bound) = listener.local_addr() {
+        tracing::info!("HTTP on {bound}, told to others as {}", config.http.advertised());
+    }
+    tracing::info!("peers on {peer}, told to others as {}", config.peer.advertised());
+    drop(tried);
+    Ok(listener)
 }
 
 fn peer_limits(config: &Config) -> PeerLimits {

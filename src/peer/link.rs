@@ -232,6 +232,8 @@ struct Driver {
     pause: Duration,
     /// When the next dial may be made, if the last one failed.
     not_before: Option<Instant>,
+    /// What the peer said when it last refused this node: said once, not at every attempt.
+    refused: Option<String>,
 }
 
 impl Drop for Driver {
@@ -244,7 +246,13 @@ impl Drop for Driver {
 
 impl Driver {
     fn new(shared: Arc<LinkShared>) -> Driver {
-        Driver { shared, timer: Timer::default(), pause: Duration::ZERO, not_before: None }
+        Driver {
+            shared,
+            timer: Timer::default(),
+            pause: Duration::ZERO,
+            not_before: None,
+            refused: None,
+        }
     }
 
     async fn run(mut self) {
@@ -278,6 +286,7 @@ impl Driver {
         let exchange = Exchange::new(&self.shared, socket);
         if exchange.run().await {
             self.pause = Duration::ZERO;
+            self.refused = None;
         } else {
             // Welcomed and dropped at once: as good as a failed dial.
             self.lengthen_pause(runtime::now());
@@ -294,7 +303,11 @@ impl Driver {
             }
             DialError::Refused(words) => {
                 add(&network.counters.dial_refusals, 1);
-                tracing::warn!(peer = %to.node, ?shard, ?lane, %words, "a peer refused this node");
+                if self.refused.as_ref() != Some(&words) {
+                    let peer = to.node;
+                    tracing::warn!(%peer, ?shard, ?lane, %words, "a peer refused this node");
+                    self.refused = Some(words.clone());
+                }
                 PeerError::Refused(words)
             }
         };

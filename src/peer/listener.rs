@@ -41,6 +41,8 @@ struct Door {
     seats: Mutex<Seats>,
     released: AtomicBool,
     release: Notify,
+    /// Why the last connection was refused: said once, not at every attempt.
+    refused: Mutex<Option<String>>,
 }
 
 /// The connections of one listener.
@@ -71,6 +73,7 @@ impl Listener {
             seats: Mutex::default(),
             released: AtomicBool::new(false),
             release: Notify::new(),
+            refused: Mutex::default(),
         });
         drop(runtime::spawn(accept(Arc::clone(&door), acceptor)));
         Ok(Listener { door, local })
@@ -232,7 +235,12 @@ async fn greet(door: &Arc<Door>, number: u64, mut socket: Socket) {
         }
         Err(reason) => {
             add(&network.counters.refused, 1);
-            tracing::warn!(%reason, "a connection was refused");
+            let said = door.refused.lock().replace(reason.clone());
+            if said.as_ref() == Some(&reason) {
+                tracing::debug!(%reason, "a connection was refused");
+            } else {
+                tracing::warn!(%reason, "connections are refused");
+            }
             // The refusal is a courtesy; a peer that does not take it is gone all the same.
             let _ = runtime::timeout(limit, greeting::turn_away(&mut socket, &reason)).await;
         }

@@ -16,8 +16,6 @@ use crate::runtime::Instant;
 
 /// Time is slewed by one part in so many.
 const SLEW_PART: u64 = 100;
-/// Stamps are reckoned finer than they are written, or many short steps would add up to none.
-
 /// How long a leader without a monotonic base waits for a majority of the clocks before it goes on
 /// from applied time. Two rounds of asking the others take less than half of it.
 const PATIENCE: Duration = Duration::from_secs(3);

@@ -152,6 +152,7 @@ impl Steward {
                 self.kept_at = runtime::now();
                 tracing::debug!(shard = %self.shard.shard(), index = %position.index, "checkpoint");
             }
+            Err(_) if *self.stop.borrow() => {}
             Err(error) => {
                 self.rest_until = runtime::now() + CHECKPOINT_AGAIN_AFTER;
                 tracing::warn!(shard = %self.shard.shard(), %error, "no checkpoint was made");

@@ -54,12 +54,16 @@ pub enum IdentityError {
     NotInitialised,
     /// There is no identity, but there is data: it was lost, and nothing may start without it.
     #[error(
-        "the identity file is missing, but the data directory holds `{0}`: put the file back, or \
-         give the node an empty directory and bring it back with `holdfast node replace`"
+        "the identity file is missing, but the data directory holds `{0}`: put the very file back. \
+         Without it this node cannot take part: this version cannot give a machine a new id yet; \
+         see docs/operations.md"
     )]
     Lost(String),
     /// The file is not what was written.
-    #[error("the identity file is damaged ({0}): bring the node back with `holdfast node replace`")]
+    #[error(
+        "the identity file is damaged ({0}): this node cannot take part without it, and this \
+         version cannot give a machine a new id yet; see docs/operations.md"
+    )]
     Damaged(CodecError),
     /// The directory was written by a build that this one does not understand.
     #[error("the data directory has format {found}, and this build reads format {FORMAT} only")]

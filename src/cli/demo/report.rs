@@ -17,7 +17,8 @@ pub(super) fn table_of(told: &Told, audited: &Value) -> Table {
         shown.add_row(vec![name.to_owned(), value]);
     };
     row("the sale", format!("{} buyers, {} units, {}", told.buyers, told.units, span(told.took)));
-    row("holds placed", books.placed.to_string());
+    let placed = format!("{} (units that came back are placed again)", books.placed);
+    row("holds placed", placed);
     row("  confirmed", books.confirmed.len().to_string());
     row("  given back", books.released.to_string());
     row("  walked away from", format!("{} (expired, and were sold again)", books.walked_away));
@@ -25,7 +26,8 @@ pub(super) fn table_of(told: &Told, audited: &Value) -> Table {
     for (reason, times) in &books.refused {
         row(&format!("refused: {reason}"), times.to_string());
     }
-    row("gave up / unknown", format!("{} / {}", books.gave_up, books.unknown));
+    let unanswered = format!("{} / {} (nobody answered in time)", books.gave_up, books.unknown);
+    row("gave up / unknown", unanswered);
     row("a placement took", latencies(told));
     match (told.killed, told.gap) {
         (Some(node), Some(gap)) => {

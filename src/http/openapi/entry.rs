@@ -1,5 +1,6 @@
 //! What each route is like: its summary, body, query, successes and problems.
 
+use serde_json::{Value, json};
 use utoipa::ToSchema;
 use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
 use utoipa::openapi::{RefOr, Required};
@@ -15,6 +16,8 @@ pub(super) struct Entry {
     pub(super) summary: &'static str,
     pub(super) key: bool,
     pub(super) body: Option<(RefOr<Schema>, Required)>,
+    /// A body that a reader may copy.
+    pub(super) example: Option<Value>,
     pub(super) query: Vec<Query>,
     pub(super) success: Vec<(u16, &'static str, Option<RefOr<Schema>>)>,
     pub(super) problems: Vec<K>,
@@ -27,6 +30,7 @@ impl Entry {
             summary,
             key: false,
             body: None,
+            example: None,
             query: Vec::new(),
             success: Vec::new(),
             problems: vec![K::Malformed],
@@ -42,6 +46,11 @@ impl Entry {
     fn body(mut self, schema: RefOr<Schema>, required: Required) -> Entry {
         self.body = Some((schema, required));
         self.or(&[K::Validation])
+    }
+
+    fn like(mut self, example: Value) -> Entry {
+        self.example = Some(example);
+        self
     }
 
     fn asks(mut self, query: Vec<Query>) -> Entry {
@@ -88,7 +97,7 @@ impl Book {
             Route::AdjustItem => self.adjust_item(),
             Route::PauseItem => self.mode("Pauses an item: nothing is granted"),
             Route::ResumeItem => self.mode("Opens an item again"),
-            Route::CloseItem => self.mode("Closes an item: it takes no more holds"),
+            Route::CloseItem => self.mode("Closes an item, for good: it takes no more holds"),
             Route::Availability => self.availability(),
             Route::Audit => self.audit(),
             Route::SoldOut => self.sold_out(),
@@ -97,17 +106,21 @@ impl Book {
             Route::ReadHold => self.read_hold(),
             Route::ExtendHold => self
                 .transition::<api::ExtendHold>("Moves a hold's deadline within its budget")
+                .like(json!({"ttl_ms": 300_000}))
                 .or(&ENDED)
                 .or(&[K::ExtendBudgetSpent, K::ItemPaused]),
             Route::ConfirmHold => self
                 .transition::<api::ConfirmHold>("Sells what a hold holds")
+                .like(json!({"reference": "payment-81"}))
                 .or(&ENDED)
                 .or(&[K::SoldOut, K::InsufficientStock, K::BuyerLimit, K::ItemClosed]),
             Route::ReleaseHold => self
                 .transition::<api::ReleaseHold>("Gives a hold's units back")
+                .like(json!({"reason": "cart emptied"}))
                 .or(&[K::HoldConfirmed, K::HoldReleased]),
             Route::ReturnHold => self
                 .transition::<api::ReturnHold>("Brings sold units back to stock")
+                .like(json!({"quantity": 1}))
                 .or(&ENDED)
                 .or(&[K::HoldNotSold]),
             Route::BatchHolds => self.batch_holds(),
@@ -136,6 +149,13 @@ impl Book {
             Route::Livez => Entry::new("node", "Whether the node answers").says_text(200, "Alive."),
             Route::Readyz => readyz(),
             Route::Metrics => Entry::new("node", "Metrics").says_text(200, "Prometheus text."),
+            Route::Index => {
+                let schema = self.add::<api::Index>();
+                Entry::new("node", "Where to begin").says(200, "Paths to look at.", schema)
+            }
+            Route::ProblemIndex => {
+                Entry::new("node", "The kinds of problems").says_text(200, "The list.")
+            }
             Route::ProblemPage => Entry::new("node", "The page on a kind of problem")
                 .says_text(200, "The page.")
                 .or(&[K::NotFound]),
@@ -148,8 +168,11 @@ impl Book {
 
     fn put_item(&mut self) -> Entry {
         let (item, body) = (self.add::<api::Item>(), self.add::<api::PutItem>());
-        Entry::new("items", "Creates or configures an item")
+        let summary = "Creates an item, or replaces its whole definition: a rule that is left out \
+             has its default again (the total stays)";
+        Entry::new("items", summary)
             .body(body, Required::False)
+            .like(json!({"total": 100, "limit_per_buyer": 2, "hold": {"ttl_ms": 600_000}}))
             .says(200, "Configured, or as it was.", item.clone())
             .says(201, "Created.", item)
             .changing()
@@ -187,6 +210,7 @@ impl Book {
         Entry::new("items", "Changes an item's total")
             .keyed()
             .body(body, Required::True)
+            .like(json!({"delta": 50, "reason": "second batch"}))
             .says(200, "Changed.", item)
             .changing()
             .or(&[K::NotFound, K::StockCommitted, K::RevisionMismatch])
@@ -234,6 +258,7 @@ impl Book {
         Entry::new("holds", "Places a hold")
             .keyed()
             .body(body, Required::True)
+            .like(json!({"quantity": 2, "buyer": "ann", "reference": "cart-81"}))
             .says(201, "Placed.", hold.clone())
             .says(200, "A replay: the hold that this key placed.", hold)
             .changing()
@@ -280,8 +305,12 @@ impl Book {
 
     fn batch_holds(&mut self) -> Entry {
         let (results, body) = (self.add::<api::BatchResults>(), self.add::<api::Batch>());
+        let place = json!({"op": "place", "key": "order-81", "item": "ticket", "quantity": 2,
+            "buyer": "ann"});
+        let confirm = json!({"op": "confirm", "key": "pay-80", "hold": "hld_..."});
         Entry::new("holds", "Up to 1,000 operations, each a decision of its own")
             .body(body, Required::True)
+            .like(json!({"operations": [place, confirm]}))
             .says(200, "One result for each operation, in order.", results)
             .or(&[K::BodyTimeout, K::TooLarge, K::Internal])
     }
@@ -303,6 +332,7 @@ impl Book {
         let (receipt, body) = (self.add::<api::Receipt>(), self.add::<api::VoidKey>());
         Entry::new("holds", "Gives up on a placing key for good")
             .body(body, Required::True)
+            .like(json!({"item": "ticket", "buyer": "ann"}))
             .says(200, "Voided, or the hold that the key had made.", receipt)
             .changing()
             .or(&[K::NotFound])

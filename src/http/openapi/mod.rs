@@ -17,8 +17,8 @@ use utoipa::openapi::path::{Operation, OperationBuilder, ParameterIn, PathItemBu
 use utoipa::openapi::request_body::RequestBodyBuilder;
 use utoipa::openapi::schema::Schema;
 use utoipa::openapi::{
-    ComponentsBuilder, Content, HttpMethod, InfoBuilder, LicenseBuilder, OpenApi, OpenApiBuilder,
-    PathsBuilder, Ref, RefOr, ResponseBuilder,
+    ComponentsBuilder, Content, ContentBuilder, HttpMethod, InfoBuilder, LicenseBuilder, OpenApi,
+    OpenApiBuilder, PathsBuilder, Ref, RefOr, ResponseBuilder,
 };
 
 use self::parameter::{id, integer, parameter, text};
@@ -158,7 +158,10 @@ impl Book {
         }
         if let Some((schema, required)) = entry.body {
             let body = RequestBodyBuilder::new()
-                .content("application/json", Content::new(Some(schema)))
+                .content(
+                    "application/json",
+                    ContentBuilder::new().schema(Some(schema)).example(entry.example).build(),
+                )
                 .required(Some(required))
                 .build();
             operation = operation.request_body(Some(body));

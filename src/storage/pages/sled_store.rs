@@ -1,12 +1,12 @@
 //! The page store on real files: each database is a sled 0.34.7 directory with a seal beside it.
 //!
-//! `a/` and `b/` are the databases, `a.seal` and `b.seal` their seals (see [`super::seal`]). sled is
-//! used by these rules, each with a measurement behind it: 8 MiB segments, which can never
-//! change; values ≤ 16 KiB and `blobs/` found empty, since sled never syncs what it writes there; no
-//! compression; a small cache; deletes in steps; only the blocking `flush()`, from one thread at a
-//! time, never the asynchronous one; every file synced by us, since sled's flush is not a sync;
-//! panics caught; closing and its file lock waited for with a deadline. After a panic the database
-//! object is leaked on purpose: dropping it may wait for a thread that is gone.
+//! `a/` and `b/` are the databases, `a.seal` and `b.seal` their seals (see [`super::seal`]). sled
+//! is used by these rules, each with a measurement behind it: 8 MiB segments, which can never
+//! change; values ≤ 16 KiB and `blobs/` found empty, since sled never syncs what it writes there;
+//! no compression; a small cache; deletes in steps; only the blocking `flush()`, from one thread
+//! at a time, never the asynchronous one; every file synced by us, since sled's flush is not a
+//! sync; panics caught; closing and its file lock waited for with a deadline. After a panic the
+//! database object is leaked on purpose: dropping it may wait for a thread that is gone.
 //!
 //! An empty `snap.*` file (sled's own hard-stop damage, which blocks its open) is *not* mended by
 //! removing it: a database that was closed and synced by us cannot come by one, so it is damage at
@@ -291,7 +291,7 @@ impl OpenPages {
             return Ok(());
         };
         let deadline = Instant::now() + CLOSE_WAIT;
-        let (done, closed) = std::sync::mpsc::channel();
+        let (done, closed) = std::sync::mpsc::sync_channel(1);
         std::thread::Builder::new().name("pages-close".into()).spawn(move || {
             let dropped = catch_unwind(AssertUnwindSafe(|| drop(trees)));
             // Nobody listens any more when it took too long.
