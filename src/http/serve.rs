@@ -3,8 +3,8 @@
 //! It promises: a client that is silent, dribbles a head, or does not read its answer is closed
 //! within twice the limit that it broke; an idle connection within its own limit; a message whose
 //! length is ambiguous is answered 400 and closed; a request that may change something runs to its
-//! end once it was sent whole, whether or not its client still listens; a client that has only ended
-//! its own sending reads its answer; a stop answers what is in flight, and is over after
+//! end once it was sent whole, whether or not its client still listens; a client that has only
+//! ended its own sending reads its answer; a stop answers what is in flight, and is over after
 //! [`Limits::drain_max`]. (A dribbled body is the business of the calls, which also run
 //! without this file.) hyper's own header timeout is not used: it re-arms a timer for every request
 //! and knows no difference between a slow head and an idle connection.
@@ -231,8 +231,8 @@ async fn answer(
         return Ok(failure.closing().into_response(request.uri()));
     }
     let answered = if changes(request.method()) {
-        // A task of its own: the end of the connection must not end the change half-way. A body that
-        // breaks off is an error to whoever reads it there, too.
+        // A task of its own: the end of the connection must not end the change half-way. A body
+        // that breaks off is an error to whoever reads it there, too.
         let work = runtime::spawn(async move {
             tokio::select! {
                 biased;

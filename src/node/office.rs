@@ -131,8 +131,8 @@ impl Office {
         self.config.node.data_dir.clone()
     }
 
-    /// Opens the log of a node without members. One that has begun had some: it must not be taken for
-    /// a new one, and founded again.
+    /// Opens the log of a node without members. One that has begun had some: it must not be taken
+    /// for a new one, and founded again.
     fn check_log(&self) -> Result<(), NodeError> {
         let mut phase = self.phase.lock();
         if let Phase::Adopted { identity, log, .. } = &mut *phase

@@ -84,7 +84,7 @@ impl DataDir {
             }
             Err(TryLockError::Error(error)) => return Err(failed(error)),
         }
-        // The number is a courtesy: a full disk, which is no reason not to start, has no room for it.
+        // The number is a courtesy: a full disk has no room for it, which stops nobody.
         if let Err(error) = lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id()))
         {
             tracing::warn!(%error, "the lock file does not say whose it is");

@@ -176,7 +176,7 @@ impl PageStore for SledPages {
             let copy = PrivateCopy(self.private("copy"));
             fs::create_dir(&copy.0)?;
             seal.compare(&from, Some(&copy.0))?;
-            // Every byte is what was closed. sled writes when it opens, and panics for want of room.
+            // Every byte is what was closed. sled writes as it opens, and panics for want of room.
             let roomless = |error| self.or_full(error);
             let mut open = OpenPages::open(&copy.0, None).map_err(roomless)?;
             let header = open.call(|db, _| db.get(HEADER_KEY)).map_err(roomless)?;
