@@ -5,7 +5,7 @@
 mod http_desk;
 
 use axum::http::StatusCode;
-use holdfast::ledger::{NodeId, PauseReason};
+use holdfast::ledger::{LogIndex, NodeId, PauseReason};
 use holdfast::shard::{Consistency, Hop, Outcome};
 use http_desk::{JSON, Shop};
 
