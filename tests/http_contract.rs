@@ -49,7 +49,7 @@ async fn a_hold_is_placed_extended_confirmed_and_returned() {
     let extended = shop.post(&format!("/v1/holds/{id}/extend"), "k2", "").await;
     assert_eq!(extended.status, StatusCode::OK);
     assert_eq!(extended.json()["expires_at"], "2026-05-01T09:41:00.000Z");
-    let again = shop.post(&format!("/v1/holds/{id}/extend"), "k3", r#"{"ttl_ms":600000}"#).await;
+    let again = shop.post(&format!("/v1/holds/{id}/extend"), "k3", r#"{"ttl_ms":660000}"#).await;
     assert_eq!(again.slug(), "extend-budget-spent");
     assert_eq!(again.json()["extends_used"], 1);
 
