@@ -14,9 +14,14 @@ mod running;
 mod threads;
 mod watch;
 
+use crate::storage::is_full;
+
 pub use office::{Counter, Ended, Office};
 pub use parts::{NetworkOf, PagesOf, Parts, PlaceOf, Random, sled_pages};
 pub use threads::Node;
+
+/// What an error adds that comes of a full disk.
+const FULL: &str = ". The disk is full: free space and start again; nothing is lost";
 
 /// Why a node does not start.
 #[derive(Debug, thiserror::Error)]
@@ -35,8 +40,23 @@ pub enum NodeError {
         error: crate::storage::LogError,
     },
     /// The page databases cannot be used.
-    #[error(transparent)]
-    Pages(#[from] crate::storage::CheckpointError),
+    #[error("{error}{}", mend_pages(.error))]
+    Pages {
+        /// What was found.
+        #[from]
+        error: crate::storage::CheckpointError,
+    },
+    /// The members were known here and are not any more.
+    #[error(
+        "the file `members` is missing, but this node has taken part in its cluster: copy \
+         `members` from the data directory of any other node of the cluster (it is the same on every node) \
+         into {} and start again",
+        dir.display()
+    )]
+    MembersLost {
+        /// The data directory.
+        dir: std::path::PathBuf,
+    },
     /// A shard does not start.
     #[error(transparent)]
     Shard(#[from] crate::raft::StartError),
@@ -62,7 +82,25 @@ fn mend(error: &crate::storage::LogError) -> &'static str {
              again. The cluster goes on with the others: keep this directory as it is. This \
              version cannot give a machine a new id yet; see docs/operations.md"
         }
+        LogError::Io { source, .. } if is_full(source) => FULL,
         LogError::Exists { .. } | LogError::Options(_) | LogError::Io { .. } => "",
+    }
+}
+
+/// Says what mends page databases that cannot be opened.
+fn mend_pages(error: &crate::storage::CheckpointError) -> &'static str {
+    use crate::storage::CheckpointError;
+    match error {
+        CheckpointError::Foreign { .. } => {
+            ". Somebody mixed up data directories: give this node its own again"
+        }
+        CheckpointError::Io(error) if is_full(error) => FULL,
+        CheckpointError::Io(_)
+        | CheckpointError::Busy(_)
+        | CheckpointError::NeedsWhole(_)
+        | CheckpointError::IsCurrent(_)
+        | CheckpointError::Damaged { .. }
+        | CheckpointError::Refused(_) => "",
     }
 }
 

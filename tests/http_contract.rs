@@ -5,7 +5,7 @@
 mod http_desk;
 
 use axum::http::StatusCode;
-use holdfast::ledger::{NodeId, PauseReason};
+use holdfast::ledger::{LogIndex, NodeId, PauseReason};
 use holdfast::shard::{Consistency, Hop, Outcome};
 use http_desk::{JSON, Shop};
 
@@ -845,4 +845,30 @@ async fn a_rule_of_the_ledger_reads_as_a_sentence() {
     let read = shop.post(&path, "s", r#"{"quantity":0}"#).await.json();
     let detail = read["detail"].as_str().expect("words");
     assert!(detail.starts_with("`quantity` is an integer"), "{detail}");
+}
+
+#[tokio::test]
+async fn readyz_and_metrics_tell_of_failing_checkpoints_a_failed_log_and_a_replica_far_behind() {
+    let shop = Shop::new();
+    shop.desk.set_status(|status| {
+        let shard = &mut status.shards[0];
+        shard.checkpoint_failures = 3;
+        shard.checkpoint_trouble = Some("no space".to_owned());
+        shard.applied = LogIndex(7);
+        shard.last_log = LogIndex(10_007);
+    });
+    let ready = shop.get("/readyz?verbose").await;
+    assert_eq!(ready.status, StatusCode::OK, "an older checkpoint stands: {ready:?}");
+    assert!(ready.text.contains("shard 0: no checkpoint can be made (no space)"), "{ready:?}");
+    let metrics = shop.get("/metrics").await.text;
+    assert!(metrics.contains("holdfast_checkpoint_failures_total{shard=\"0\"} 3"), "{metrics}");
+
+    shop.desk.set_status(|status| status.shards[0].last_log = LogIndex(10_008));
+    let behind = shop.get("/readyz").await;
+    assert_eq!(behind.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert!(behind.text.contains("10001 entries of its log are not applied yet"), "{behind:?}");
+
+    shop.desk.set_status(|status| status.log.failed = Some("EIO".to_owned()));
+    let failed = shop.get("/readyz").await;
+    assert!(failed.text.contains("restart this node"), "{failed:?}");
 }

@@ -358,6 +358,110 @@ fn a_client_that_disconnects_after_its_request_finds_its_hold_by_its_key() {
     assert_eq!(server.desk.entries(), before + 2, "one hold, one replay");
 }
 
+/// How a client goes away as soon as it has sent its request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Leaving {
+    Close,
+    Reset,
+    HalfClose,
+}
+
+/// Found by an attack: of such requests a third was lost while it was on its way to another node,
+/// and a client that had only ended its own sending was never answered.
+#[test]
+fn a_request_sent_whole_is_done_however_its_client_goes_away() {
+    let server = Server::start(Limits::default());
+    let made = server.connect().ask(&put("scarf", r#"{"total":1000}"#));
+    assert!(made.starts_with("HTTP/1.1 201"), "{made}");
+    let place = |key: &str| place(key).replace("/shirt/", "/scarf/");
+    for leaving in [Leaving::Close, Leaving::Reset, Leaving::HalfClose] {
+        server.desk.take_up(false);
+        let before = server.desk.arrived();
+        let keys: Vec<String> = (0..100).map(|n| format!("{leaving:?}-{n}")).collect();
+        let mut waiting = Vec::new();
+        for key in &keys {
+            let mut client = server.connect();
+            client.send(place(key).as_bytes());
+            match leaving {
+                Leaving::Close => drop(client),
+                Leaving::Reset => {
+                    let socket = socket2::SockRef::from(&client.stream);
+                    socket.set_linger(Some(Duration::ZERO)).expect("a socket option");
+                    drop(client);
+                }
+                Leaving::HalfClose => {
+                    client.stream.shutdown(std::net::Shutdown::Write).expect("it is connected");
+                    waiting.push(client);
+                }
+            }
+        }
+        let began = Instant::now();
+        while server.desk.arrived() < before + 100 {
+            let arrived = server.desk.arrived() - before;
+            assert!(began.elapsed() < PATIENCE, "{leaving:?}: {arrived} arrived");
+            std::thread::yield_now();
+        }
+        // The server's one thread has seen by now that the clients went.
+        for _ in 0..3 {
+            assert!(
+                server.connect().ask("GET /livez HTTP/1.1\r\nhost: h\r\n\r\n").contains("alive")
+            );
+        }
+        server.desk.take_up(true);
+        for client in &mut waiting {
+            let answer = client.rest();
+            assert!(answer.starts_with("HTTP/1.1 201"), "{answer}");
+        }
+        server.until_open(0);
+        for key in &keys {
+            let ask = format!("GET /v1/receipts/{key}?item=scarf HTTP/1.1\r\nhost: h\r\n\r\n");
+            let answer = server.connect().ask(&ask);
+            assert!(answer.contains(r#""state":"committed""#), "{key}: {answer}");
+        }
+    }
+}
+
+#[test]
+fn a_body_cut_short_is_refused_and_nothing_of_it_is_done() {
+    let server = Server::start(Limits::default());
+    let before = server.desk.arrived();
+    let whole = place("short");
+    let chunked = whole.replace("content-length: 14", "transfer-encoding: chunked");
+    let (head, body) = chunked.split_once("\r\n\r\n").expect("a head and a body");
+    // The last chunk is missing, though the JSON in it is whole.
+    let chunked = format!("{head}\r\n\r\ne\r\n{body}\r\n");
+    for message in [&whole[..whole.len() - 1], &whole[..whole.len() - 14], &chunked] {
+        let mut client = server.connect();
+        client.send(message.as_bytes());
+        client.stream.shutdown(std::net::Shutdown::Write).expect("it is connected");
+        let answer = client.rest();
+        assert!(answer.starts_with("HTTP/1.1 400"), "{message}: {answer}");
+    }
+    server.until_open(0);
+    assert_eq!(server.desk.arrived(), before, "nothing was asked");
+}
+
+#[test]
+fn work_whose_client_is_gone_keeps_its_place_among_the_connections() {
+    let server = Server::start(Limits { connections_max: 2, ..Limits::default() });
+    server.until_open(0);
+    server.desk.take_up(false);
+    let before = server.desk.arrived();
+    for key in ["first", "second"] {
+        let mut client = server.connect();
+        client.send(place(key).as_bytes());
+    }
+    let began = Instant::now();
+    while server.desk.arrived() < before + 2 {
+        assert!(began.elapsed() < PATIENCE, "both arrive");
+        std::thread::yield_now();
+    }
+    assert!(server.connect().read().starts_with("HTTP/1.1 503"), "two are under way");
+    server.desk.take_up(true);
+    server.until_open(0);
+    assert!(server.connect().ask(GET).starts_with("HTTP/1.1 200"));
+}
+
 #[test]
 fn h18_a_stop_answers_what_is_in_flight_and_waits_for_nobody_else() {
     let mut server = Server::start(Limits { drain_max: PATIENCE, ..Limits::default() });

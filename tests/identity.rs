@@ -181,6 +181,37 @@ fn two_processes_never_share_a_data_directory() {
 }
 
 #[test]
+fn a_start_gives_the_ballast_up_when_a_copy_of_the_largest_database_may_not_fit() {
+    let slack = 16 << 20;
+    for (database, free, given) in [
+        (0, slack, false),
+        (0, slack - 1, true),
+        (5 << 20, slack + (5 << 20), false),
+        (5 << 20, slack + (5 << 20) - 1, true),
+    ] {
+        let disk = sim();
+        let ballast = Ballast::new(Arc::new(disk.clone()), DIR, 3 << 20);
+        assert!(ballast.restore().expect("writes"));
+        for (dir, bytes) in [("shard-0/a", database / 2), ("shard-1/b", database)] {
+            let dir = Path::new(DIR).join(dir);
+            disk.create_dir_all(&dir).expect("makes");
+            let file = disk.create(&dir.join("db")).expect("creates");
+            file.set_len(bytes).expect("writes");
+        }
+        disk.set_capacity(Some(disk.used_bytes() + free));
+        let did = ballast.release_for_start().expect("looks");
+        assert_eq!((did, ballast.is_there()), (given, !given), "{database}, {free}");
+    }
+    // As small as the databases are, the room of a ballast is kept free for them.
+    let disk = sim();
+    let ballast = Ballast::new(Arc::new(disk.clone()), DIR, 40 << 20);
+    assert!(ballast.restore().expect("writes"));
+    disk.set_capacity(Some(disk.used_bytes() + (40 << 20) - 1));
+    assert!(ballast.release_for_start().expect("looks"));
+    assert!(!ballast.release_for_start().expect("looks"), "it is gone already");
+}
+
+#[test]
 fn the_ballast_is_written_given_up_once_and_taken_again_when_there_is_room() {
     let disk = sim();
     let ballast = Ballast::new(Arc::new(disk.clone()), DIR, 3 << 20);

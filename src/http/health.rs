@@ -17,6 +17,9 @@ use crate::shard::{NodeStatus, Role};
 pub(crate) const NOT_INITIALISED: &str =
     "This node belongs to no cluster yet. Run `holdfast cluster init` against its nodes.";
 
+/// A replica that has applied all of its log but so many entries is ready.
+const BEHIND_ENTRIES_MAX: u64 = 10_000;
+
 /// `GET /livez`
 pub(crate) fn livez(call: &Call) -> Result<Response, Failure> {
     call.query(&[])?;
@@ -43,6 +46,15 @@ pub(crate) fn readyz(front: &Front, call: &Call) -> Result<Response, Failure> {
         text.push('\n');
     }
     if verbose {
+        for shard in &status.shards {
+            if let Some(why) = &shard.checkpoint_trouble {
+                let name = shard.shard;
+                let _ = writeln!(
+                    text,
+                    "* shard {name}: no checkpoint can be made ({why}); its log grows until one can"
+                );
+            }
+        }
         text.push('\n');
         table(&status, &mut text);
     }
@@ -56,7 +68,10 @@ pub(crate) fn reasons(status: &NodeStatus) -> Vec<String> {
         reasons.push(format!("the node has stopped: {why}"));
     }
     if let Some(why) = &status.log.failed {
-        reasons.push(format!("the log takes nothing any more: {why}"));
+        reasons.push(format!(
+            "the log takes nothing any more: {why}; free space, or mend the disk, and restart this \
+             node"
+        ));
     }
     if let Some(why) = &status.abstains {
         reasons.push(format!("the node does not lead: {why}"));
@@ -76,6 +91,10 @@ pub(crate) fn reasons(status: &NodeStatus) -> Vec<String> {
         }
         if shard.leader.is_none() {
             reasons.push(format!("{name}: no leader is known"));
+        }
+        let behind = shard.last_log.0.saturating_sub(shard.applied.0);
+        if behind > BEHIND_ENTRIES_MAX {
+            reasons.push(format!("{name}: {behind} entries of its log are not applied yet"));
         }
         if let Some(why) = &shard.digests.trouble {
             reasons.push(format!("{name}: {why}"));

@@ -401,6 +401,11 @@ impl Sample {
             "holdfast_checkpoint_bytes",
             "Bytes of the two page databases",
             self.each(|s| float(s.checkpoint_bytes)),
+        )?;
+        w.counters(
+            "holdfast_checkpoint_failures",
+            "Checkpoints that could not be made since the start",
+            self.each(|s| float(s.checkpoint_failures)),
         )
     }
 

@@ -2,12 +2,13 @@
 //!
 //! It promises: a client that is silent, dribbles a head, or does not read its answer is closed
 //! within twice the limit that it broke; an idle connection within its own limit; a message whose
-//! length is ambiguous is answered 400 and closed; a stop answers what is in flight, and is over
-//! after [`Limits::drain_max`]. (A dribbled body is the business of the calls, which also run
+//! length is ambiguous is answered 400 and closed; a request that may change something runs to its
+//! end once it was sent whole, whether or not its client still listens; a client that has only
+//! ended its own sending reads its answer; a stop answers what is in flight, and is over after
+//! [`Limits::drain_max`]. (A dribbled body is the business of the calls, which also run
 //! without this file.) hyper's own header timeout is not used: it re-arms a timer for every request
 //! and knows no difference between a slow head and an idle connection.
 
-use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::net::TcpListener;
@@ -18,7 +19,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
-use axum::http::header;
+use axum::http::{Method, header};
 use axum::response::Response;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -151,19 +152,22 @@ async fn connection(
     stream: TcpStream,
     router: Router,
     limits: Arc<Limits>,
-    _place: Place,
+    place: Place,
     mut told: watch::Receiver<Phase>,
 ) {
     let _ = stream.set_nodelay(true);
     let pulse = Arc::new(Pulse::new());
     let io = TokioIo::new(Watched { stream, pulse: pulse.clone() });
     let service = {
+        let stay = Arc::new(Stay { _place: place, told: told.clone() });
         let pulse = pulse.clone();
         service_fn(move |request: hyper::Request<Incoming>| {
-            answer(router.clone(), pulse.clone(), request)
+            answer(router.clone(), pulse.clone(), stay.clone(), request)
         })
     };
     let mut builder = http1::Builder::new();
+    // A client may end its sending and still read: that alone says nothing against its request.
+    builder.half_close(true);
     builder.header_read_timeout(None).max_buf_size(limits.head_bytes_max.max(8_192));
     let mut serving = pin!(builder.serve_connection(io, service));
     let mut check = runtime::now() + step(&limits);
@@ -196,11 +200,28 @@ async fn connection(
     }
 }
 
+/// A connection's place among the others, kept as long as it, or the work that it asked for, is
+/// there: whoever sends and goes away again and again does not get more work done at a time.
+struct Stay {
+    _place: Place,
+    told: watch::Receiver<Phase>,
+}
+
+impl Stay {
+    /// Waits until the server closes what is left.
+    async fn closing(&self) {
+        let mut told = self.told.clone();
+        let closes = told.wait_for(|phase| *phase == Phase::Closing).await.is_ok();
+        tracing::debug!(closes, "work of a connection was cut off");
+    }
+}
+
 async fn answer(
     mut router: Router,
     pulse: Arc<Pulse>,
+    stay: Arc<Stay>,
     request: hyper::Request<Incoming>,
-) -> Result<Response, Infallible> {
+) -> io::Result<Response> {
     let chunked = request.headers().contains_key(header::TRANSFER_ENCODING);
     if pulse.begin() && chunked {
         let failure = Failure::malformed(
@@ -209,9 +230,28 @@ async fn answer(
         pulse.end();
         return Ok(failure.closing().into_response(request.uri()));
     }
-    let answered = router.call(request).await;
+    let answered = if changes(request.method()) {
+        // A task of its own: the end of the connection must not end the change half-way. A body
+        // that breaks off is an error to whoever reads it there, too.
+        let work = runtime::spawn(async move {
+            tokio::select! {
+                biased;
+                answered = router.call(request) => Some(answered),
+                () = stay.closing() => None,
+            }
+        });
+        let ended = || io::Error::other("the work on a request ended without an answer");
+        work.await.ok().flatten().ok_or_else(ended)?
+    } else {
+        router.call(request).await
+    };
     pulse.end();
     Ok(answered.unwrap_or_else(|never| match never {}))
+}
+
+/// Tells whether a request with this method may change something.
+fn changes(method: &Method) -> bool {
+    *method != Method::GET && *method != Method::HEAD && *method != Method::OPTIONS
 }
 
 /// What a connection last did.

@@ -1,6 +1,6 @@
 //! The node's desk: it answers for whatever the node is now, empty, adopted or running.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -16,14 +16,16 @@ use super::parts::Parts;
 use super::running::{Opening, Running, log_options, run_on};
 use super::watch::{self as node_watch, WatchRules};
 use crate::config::Config;
-use crate::ledger::UnixMs;
+use crate::ledger::{ShardId, UnixMs};
 use crate::peer::Spawner;
 use crate::runtime::{self, Instant};
 use crate::shard::{
     Adopt, Adopted, Desk, LogStatus, MemberSpec, NodeStatus, Outcome, Reply, Request, uuid_bytes,
     uuid_hex,
 };
-use crate::storage::{Identity, IdentityError, NodeLog, create_dir_durably};
+use crate::storage::{
+    Ballast, Disk, Identity, IdentityError, NodeLog, ShardLogState, create_dir_durably,
+};
 
 /// What the node is now.
 enum Phase {
@@ -103,6 +105,7 @@ impl Office {
             Err(IdentityError::NotInitialised) => Phase::Empty,
             Err(error) => return Err(error.into()),
         };
+        make_room(&config, &parts);
         let office = Arc::new(Office {
             config,
             parts,
@@ -118,7 +121,7 @@ impl Office {
             Some(members) => {
                 office.start(members).await?;
             }
-            // Adopted and not begun: the log must be sound all the same.
+            // Adopted and not begun: the log must be sound all the same, and empty.
             None => office.check_log()?,
         }
         Ok(office)
@@ -128,6 +131,8 @@ impl Office {
         self.config.node.data_dir.clone()
     }
 
+    /// Opens the log of a node without members. One that has begun had some: it must not be taken
+    /// for a new one, and founded again.
     fn check_log(&self) -> Result<(), NodeError> {
         let mut phase = self.phase.lock();
         if let Phase::Adopted { identity, log, .. } = &mut *phase
@@ -135,7 +140,11 @@ impl Office {
         {
             let disk = Arc::clone(&self.parts.disk);
             let options = log_options(&self.config);
-            *log = Some(NodeLog::open(disk, &self.dir().join("log"), identity.log_uuid, options)?);
+            let opened = NodeLog::open(disk, &self.dir().join("log"), identity.log_uuid, options)?;
+            if has_begun(self.parts.disk.as_ref(), &self.dir(), identity, &opened)? {
+                return Err(NodeError::MembersLost { dir: self.dir() });
+            }
+            *log = Some(opened);
         }
         Ok(())
     }
@@ -369,6 +378,32 @@ impl Office {
         };
         Reply { outcome: Outcome::NotServing(words), commit: None, leader: None }
     }
+}
+
+/// Gives the ballast up when there may be too little room to load what is here. The watch takes it
+/// back when there is more.
+fn make_room(config: &Config, parts: &Parts) {
+    let (disk, dir) = (Arc::clone(&parts.disk), config.node.data_dir.clone());
+    match Ballast::new(disk, dir, config.log.ballast_bytes).release_for_start() {
+        Ok(true) => tracing::warn!("the disk is nearly full: the ballast was given up to start"),
+        Ok(false) => {}
+        Err(error) => tracing::warn!(%error, "the room on the disk is not known"),
+    }
+}
+
+/// Tells whether a node has taken part in its cluster: it has voted, or kept something.
+fn has_begun(
+    disk: &dyn Disk,
+    dir: &Path,
+    identity: &Identity,
+    log: &NodeLog,
+) -> Result<bool, NodeError> {
+    let names = disk.list(dir).map_err(|error| NodeError::io("the data directory", error))?;
+    if names.iter().any(|name| name.starts_with("shard-")) {
+        return Ok(true);
+    }
+    let mut shards = (0..identity.settings.shards).map(ShardId);
+    Ok(shards.any(|shard| log.shard(shard).state() != ShardLogState::default()))
 }
 
 /// Waits, for a bounded time, until nobody else holds the node's part.

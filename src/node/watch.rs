@@ -92,7 +92,11 @@ async fn watch_health(office: Weak<Office>, running: Weak<Running>, rules: Watch
         let health = part.log.health();
         let age = health.oldest_unsynced.unwrap_or_default();
         let end = if let Some(why) = health.failed {
-            Some((format!("the write-ahead log takes nothing any more: {why}"), false))
+            let words = format!(
+                "the write-ahead log takes nothing any more: {why}. Free space, or mend the disk, \
+                 and restart this node; nothing that was acknowledged is lost"
+            );
+            Some((words, false))
         } else if age > rules.dead {
             let words = format!("the disk hangs: an append has waited for {} ms", age.as_millis());
             Some((words, true))

@@ -27,6 +27,16 @@ pub(super) async fn make_checkpoint(
     checkpoints: &Checkpoints,
     cut_pages: usize,
 ) -> io::Result<Option<LogPosition>> {
+    let made = try_checkpoint(replica, checkpoints, cut_pages).await;
+    replica.note_checkpoint(made.as_ref().err().map(ToString::to_string));
+    made
+}
+
+async fn try_checkpoint(
+    replica: &Replica,
+    checkpoints: &Checkpoints,
+    cut_pages: usize,
+) -> io::Result<Option<LogPosition>> {
     if replica.is_suspect() {
         return Err(io::Error::other("the state in memory is being built anew: it is not kept"));
     }

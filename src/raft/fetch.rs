@@ -13,7 +13,7 @@ use crate::codec;
 use crate::ledger::LogIndex;
 use crate::peer::{Lane, Link, Network};
 use crate::runtime;
-use crate::storage::{CheckpointHeader, Checkpoints, LogPosition, PageDesk};
+use crate::storage::{CheckpointHeader, Checkpoints, LogPosition, PageDesk, is_full};
 
 /// How long one message of a fetched checkpoint may take.
 const MESSAGE_MAX: Duration = Duration::from_secs(10);
@@ -40,6 +40,8 @@ pub(super) async fn fetch(
                     tracing::info!(%shard, from = %node, ?at, "a checkpoint was fetched");
                     return Ok(loaded);
                 }
+                // Another member's would not fit either.
+                Err(error) if is_full(&error) => return Err(StartError::io(shard, error)),
                 Err(error) => tracing::warn!(%shard, from = %node, %error, "no checkpoint there"),
             }
         }

@@ -89,6 +89,9 @@ pub struct Replica {
     /// The state in memory is not what the log says: nothing of it is kept in pages.
     suspect: AtomicBool,
     accusation: Mutex<Option<Accusation>>,
+    checkpoint_failures: AtomicU64,
+    /// Why the last checkpoint was not made, when it was not.
+    checkpoint_trouble: Mutex<Option<String>>,
 }
 
 impl std::fmt::Debug for Replica {
@@ -125,7 +128,23 @@ impl Replica {
             timer: OnceLock::new(),
             suspect: AtomicBool::new(false),
             accusation: Mutex::new(None),
+            checkpoint_failures: AtomicU64::new(0),
+            checkpoint_trouble: Mutex::new(None),
         }
+    }
+
+    /// Notes whether the last checkpoint was made.
+    pub(super) fn note_checkpoint(&self, failed: Option<String>) {
+        if failed.is_some() {
+            self.checkpoint_failures.fetch_add(1, Ordering::Relaxed);
+        }
+        *self.checkpoint_trouble.lock() = failed;
+    }
+
+    /// Returns how many checkpoints failed since the start, and why the last one did, if it did.
+    pub fn checkpoint_failures(&self) -> (u64, Option<String>) {
+        let count = self.checkpoint_failures.load(Ordering::Relaxed);
+        (count, self.checkpoint_trouble.lock().clone())
     }
 
     /// Lets `timer` know how long the application of each entry takes. Only the first is heard.

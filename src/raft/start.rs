@@ -26,7 +26,7 @@ use super::snapshot::membership_of;
 use crate::ledger::{Ledger, LogIndex, NodeId, PageKey, Settings, ShardId};
 use crate::peer::Network;
 use crate::storage::{
-    CheckpointError, CheckpointHeader, Checkpoints, LogPosition, PageDesk, ShardLog,
+    CheckpointError, CheckpointHeader, Checkpoints, LogPosition, PageDesk, ShardLog, is_full,
 };
 
 /// What a shard's group needs to start.
@@ -81,6 +81,14 @@ pub enum StartError {
         /// The purge point.
         purged: LogPosition,
     },
+    /// There is no room to load a checkpoint. Nothing is known against any of them.
+    #[error("shard {shard}: {} ({error})", crate::storage::DISK_FULL)]
+    DiskFull {
+        /// The shard.
+        shard: ShardId,
+        /// What the system said.
+        error: io::Error,
+    },
     /// openraft did not start.
     #[error("shard {shard}: {why}")]
     Raft {
@@ -89,6 +97,17 @@ pub enum StartError {
         /// Its words.
         why: String,
     },
+}
+
+impl StartError {
+    /// Tells a disk that is full from everything else that fails.
+    pub(super) fn io(shard: ShardId, error: io::Error) -> StartError {
+        if is_full(&error) {
+            StartError::DiskFull { shard, error }
+        } else {
+            StartError::Io { shard, error }
+        }
+    }
 }
 
 /// Starts a shard's group on this thread's runtime.
@@ -176,7 +195,7 @@ pub(super) async fn prepare(
     let shard = options.shard;
     let loaded = load(log, checkpoints, desk, network, options).await?;
     let reconciled = reconcile(log, loaded.position).await;
-    reconciled.map_err(|error| StartError::Io { shard, error })?;
+    reconciled.map_err(|error| StartError::io(shard, error))?;
     Ok(loaded)
 }
 
@@ -189,7 +208,7 @@ async fn load(
     options: &StartOptions,
 ) -> Result<Loaded, StartError> {
     let shard = options.shard;
-    let io = |error: io::Error| StartError::Io { shard, error };
+    let io = |error: io::Error| StartError::io(shard, error);
     let purged = log.state().purged;
     for (turn, header) in checkpoints.candidates() {
         let reaches = header.state.position.map(|at| at.index) >= purged.map(|at| at.index);

@@ -192,6 +192,7 @@ impl ShardService {
             Err(_) if self.place.fence.leader_is_silent() => Some(PauseReason::QuorumLost),
             Err(_) => None,
         };
+        let (checkpoint_failures, checkpoint_trouble) = self.place.replica.checkpoint_failures();
         let read = self.place.replica.read();
         ShardStatus {
             shard: self.shard(),
@@ -212,6 +213,8 @@ impl ShardService {
             traffic: self.place.meter.traffic(),
             checkpoint: checkpoint.map(|at| at.index).unwrap_or_default(),
             checkpoint_bytes: bytes,
+            checkpoint_failures,
+            checkpoint_trouble,
             failed: state.failed,
             digests: self.place.digests.lock().clone(),
         }

@@ -76,6 +76,10 @@ pub struct ShardStatus {
     pub checkpoint: LogIndex,
     /// Bytes of the two page databases.
     pub checkpoint_bytes: u64,
+    /// Checkpoints that could not be made since the start.
+    pub checkpoint_failures: u64,
+    /// Why the last attempt at a checkpoint failed, when it did.
+    pub checkpoint_trouble: Option<String>,
     /// Why this replica failed, when it did.
     pub failed: Option<String>,
     /// The comparison of digests between the replicas.

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! identity      whose data this is
+//! members       who the cluster's members are; the same on each of them
 //! lock          held by the process that runs on it
 //! ballast       room for one checkpoint on a full disk
 //! log/          the write-ahead log of all shards
@@ -24,6 +25,8 @@ pub const BALLAST_BYTES_DEFAULT: u64 = 64 << 20;
 const LOCK_FILE: &str = "lock";
 const BALLAST_FILE: &str = "ballast";
 const BALLAST_BESIDE: &str = "ballast.tmp";
+/// What a page database may take beyond the bytes that are copied of it: it is opened for writing.
+const COPY_SLACK_BYTES: u64 = 16 << 20;
 const ZEROS_BYTES: usize = 1 << 20;
 
 /// Why a process may not have a data directory.
@@ -81,8 +84,11 @@ impl DataDir {
             }
             Err(TryLockError::Error(error)) => return Err(failed(error)),
         }
-        lock.set_len(0).map_err(failed)?;
-        writeln!(lock, "{}", std::process::id()).map_err(failed)?;
+        // The number is a courtesy: a full disk has no room for it, which stops nobody.
+        if let Err(error) = lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id()))
+        {
+            tracing::warn!(%error, "the lock file does not say whose it is");
+        }
         Ok(DataDir { path, _lock: lock })
     }
 
@@ -167,6 +173,44 @@ impl Ballast {
             return Err(error);
         }
         Ok(true)
+    }
+
+    /// Gives the room back if a start could do with it: when less is free than loading the largest
+    /// page database takes, which is copied for it, or than the ballast itself. Returns whether it
+    /// did.
+    ///
+    /// # Errors
+    ///
+    /// What the disk says.
+    pub fn release_for_start(&self) -> io::Result<bool> {
+        let free = self.free_bytes()?;
+        let copy = self.largest_database()?.saturating_add(COPY_SLACK_BYTES);
+        if free >= copy.max(self.bytes) {
+            return Ok(false);
+        }
+        self.release()
+    }
+
+    /// Returns the bytes of the largest page database of any shard.
+    fn largest_database(&self) -> io::Result<u64> {
+        let list = |dir: &Path| match self.disk.list(dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            listed => listed,
+        };
+        let mut largest = 0;
+        for shard in list(&self.dir)?.iter().filter(|name| name.starts_with("shard-")) {
+            for database in ["a", "b"] {
+                let dir = self.dir.join(shard).join(database);
+                let mut bytes = 0u64;
+                for name in list(&dir)? {
+                    // What is no file, or has just gone, takes nothing.
+                    let length = self.disk.open(&dir.join(name)).and_then(|file| file.length());
+                    bytes = bytes.saturating_add(length.unwrap_or(0));
+                }
+                largest = largest.max(bytes);
+            }
+        }
+        Ok(largest)
     }
 
     fn write(&self) -> io::Result<()> {

@@ -141,6 +141,14 @@ pub trait DiskFile: Debug + Send + Sync {
     }
 }
 
+/// What to do about a disk that is full when a node starts.
+pub const DISK_FULL: &str = "the disk is full: free space and start again; nothing is lost";
+
+/// Tells whether an error says that the disk has no room, or none for this user.
+pub fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
 /// Creates a directory and its missing parents so that a power cut does not take them away again,
 /// whoever made them: a directory's own name lives in its parent.
 ///

@@ -17,7 +17,7 @@ pub use checkpoint::{
     Checkpoints, Origin, PageDesk, PinnedCheckpoint,
 };
 pub use data_dir::{Ballast, DataDir, DataDirError};
-pub use disk::{Disk, DiskFile, RealDisk, create_dir_durably, measure_sync};
+pub use disk::{DISK_FULL, Disk, DiskFile, RealDisk, create_dir_durably, is_full, measure_sync};
 pub use identity::{Identity, IdentityError};
 pub use log::{
     LogEntry, LogError, LogHealth, LogOptions, LogPosition, NodeLog, ShardLog, ShardLogState,

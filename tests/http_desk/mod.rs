@@ -2,6 +2,7 @@
 //! test moves, and outcomes that the test may force.
 #![allow(dead_code, missing_docs, unreachable_pub)]
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use axum::body::Body;
@@ -24,7 +25,10 @@ use tower::ServiceExt;
 pub const START: UnixMs = UnixMs(1_777_627_800_000);
 
 pub struct LedgerDesk {
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
+    /// Whether questions are taken up; those that wait are lost when nobody waits with them.
+    taking: tokio::sync::watch::Sender<bool>,
+    arrived: AtomicU64,
 }
 
 struct State {
@@ -76,7 +80,9 @@ impl LedgerDesk {
             ..NodeStatus::default()
         };
         Arc::new(LedgerDesk {
-            state: Mutex::new(State {
+            taking: tokio::sync::watch::Sender::new(true),
+            arrived: AtomicU64::new(0),
+            state: Arc::new(Mutex::new(State {
                 ledger: Ledger::new(ShardId(0), settings()),
                 index: 0,
                 now: START,
@@ -85,7 +91,7 @@ impl LedgerDesk {
                 asked: Vec::new(),
                 status,
                 begun: Vec::new(),
-            }),
+            })),
         })
     }
 
@@ -111,6 +117,16 @@ impl LedgerDesk {
         let (sender, receiver) = tokio::sync::oneshot::channel();
         self.state().held_back = Some(receiver);
         sender
+    }
+
+    /// Lets questions wait before anything is done, or takes them up again.
+    pub fn take_up(&self, takes: bool) {
+        self.taking.send_replace(takes);
+    }
+
+    /// How many single questions came.
+    pub fn arrived(&self) -> u64 {
+        self.arrived.load(Ordering::SeqCst)
     }
 
     /// How many log entries there are.
@@ -168,11 +184,16 @@ impl State {
 
 impl Desk for LedgerDesk {
     fn ask(&self, request: Request) -> BoxFuture<'static, Reply> {
-        let (reply, held_back) = {
-            let mut state = self.state();
-            (state.reply(request), state.held_back.take())
-        };
+        self.arrived.fetch_add(1, Ordering::SeqCst);
+        let (state, mut taking) = (self.state.clone(), self.taking.subscribe());
         Box::pin(async move {
+            if taking.wait_for(|takes| *takes).await.is_err() {
+                std::future::pending::<()>().await;
+            }
+            let (reply, held_back) = {
+                let mut state = state.lock().expect("no test panics while it asks");
+                (state.reply(request), state.held_back.take())
+            };
             if let Some(held_back) = held_back {
                 let _ = held_back.await;
             }

@@ -265,7 +265,10 @@ fn a_checkpoint_that_cannot_be_read_for_want_of_means_is_not_passed_over() {
         let opened = world.open().await;
         let failed = opened.prepare(&options(NODE, PeerBook::default())).await;
         let error = failed.map(|loaded| loaded.position).expect_err("there is no room");
-        assert!(matches!(error, StartError::Io { .. }), "{error}");
+        assert!(matches!(error, StartError::DiskFull { .. }), "{error}");
+        let words = error.to_string();
+        assert!(words.contains("the disk is full: free space and start again"), "{words}");
+        assert!(!words.contains("replace"), "{words}");
         opened.close().await;
         // With room again the newer one is loaded: nothing was condemned.
         assert_eq!(world.start().await.expect("starts"), (Some(position(1, 6)), digest(&whole)));

@@ -30,6 +30,7 @@ use super::{
     StoredPage, check_changes, count_change,
 };
 use crate::ledger::{PageKey, Turn};
+use crate::storage::{Disk, RealDisk};
 
 /// sled's segment size, in bytes. It is in the files: it can never change.
 const SEGMENT_BYTES: usize = 8 << 20;
@@ -42,6 +43,9 @@ const CLOSE_WAIT: Duration = Duration::from_secs(60);
 /// The tree that holds the pages; the default tree holds the header.
 const PAGES_TREE: &[u8] = b"pages";
 const HEADER_KEY: &[u8] = b"header";
+
+/// With less room than this beside a copy, in bytes, sled's failure on it is the disk's.
+const COPY_ROOM_BYTES_MIN: u64 = 2 * SEGMENT_BYTES as u64;
 
 /// The two page databases of one shard in a directory.
 #[derive(Debug, Clone)]
@@ -172,8 +176,10 @@ impl PageStore for SledPages {
             let copy = PrivateCopy(self.private("copy"));
             fs::create_dir(&copy.0)?;
             seal.compare(&from, Some(&copy.0))?;
-            let mut open = OpenPages::open(&copy.0, None)?;
-            let header = open.call(|db, _| db.get(HEADER_KEY))?;
+            // Every byte is what was closed. sled writes as it opens, and panics for want of room.
+            let roomless = |error| self.or_full(error);
+            let mut open = OpenPages::open(&copy.0, None).map_err(roomless)?;
+            let header = open.call(|db, _| db.get(HEADER_KEY)).map_err(roomless)?;
             if header.as_deref() != Some(&seal.header[..]) {
                 return Err(PageError::Damaged("its header is not its seal's".into()));
             }
@@ -227,6 +233,17 @@ impl SledPages {
                 PageError::Damaged(format!("{}: {reason}", self.database(turn).display()))
             }
             PageError::Io(_) | PageError::Bound(_) => error,
+        }
+    }
+
+    /// Says of an error on a copy of sound files that the disk is full, when it is.
+    fn or_full(&self, error: PageError) -> PageError {
+        let free = RealDisk.free_bytes(&self.dir);
+        match error {
+            PageError::Damaged(reason) if free.is_ok_and(|free| free < COPY_ROOM_BYTES_MIN) => {
+                PageError::Io(io::Error::new(io::ErrorKind::StorageFull, reason))
+            }
+            error @ (PageError::Damaged(_) | PageError::Io(_) | PageError::Bound(_)) => error,
         }
     }
 
