@@ -27,10 +27,11 @@ test: ## run every test: units, files, real processes on the loopback, and the s
 	$(CARGO) test --workspace
 	$(MAKE) --no-print-directory sim
 
-# A build of its own: the feature puts every node on the simulator's runtime.
+# A build of its own: the feature puts every node on the simulator's runtime. Optimised a little: 200
+# seeds take 45 s on two cores then, and four times as long without.
 sim: ## run the simulator's tests only
 ifneq ($(wildcard tests/simulation.rs),)
-	$(CARGO) test --package holdfast --features sim --test simulation
+	CARGO_PROFILE_DEV_OPT_LEVEL=1 $(CARGO) test --package holdfast --features sim --test simulation
 else
 	@echo "tests/simulation.rs is not there yet: nothing to simulate"
 endif

@@ -76,6 +76,7 @@ pub(crate) struct Refusal {
     pub(crate) answered: Us,
     /// Units that must have been missing: free < this, at some moment.
     pub(crate) wanted: u64,
+    #[expect(dead_code, reason = "it is told by Debug, when the refusal was false")]
     pub(crate) words: String,
 }
 

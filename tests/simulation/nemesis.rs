@@ -96,6 +96,7 @@ impl Inflicted {
         }
     }
 
+    #[expect(clippy::wildcard_enum_match_arm, reason = "it is given the kinds of its family only")]
     async fn take_down(&self, kind: Kind) {
         let world = &self.world;
         match kind {
@@ -117,6 +118,7 @@ impl Inflicted {
         (0..NODES).for_each(|at| world.start(at));
     }
 
+    #[expect(clippy::wildcard_enum_match_arm, reason = "it is given the kinds of its family only")]
     async fn trouble_the_wire(&self, kind: Kind) {
         let node = |at: usize| NodeId((at % NODES) as u64 + 1);
         let wire = &self.world.wire;
@@ -157,6 +159,7 @@ impl Inflicted {
         }
     }
 
+    #[expect(clippy::wildcard_enum_match_arm, reason = "it is given the kinds of its family only")]
     async fn trouble_the_disk(&self, kind: Kind) {
         let disk = &self.world.machines[self.at].disk;
         match kind {
@@ -174,7 +177,7 @@ impl Inflicted {
             self.world.trace.say(format!("n{} had failed: {why}", self.at + 1));
         }
         if kind == Kind::DiskError || self.world.failure(self.at).is_some() {
-            if self.hard % 2 == 0 {
+            if self.hard.is_multiple_of(2) {
                 self.world.kill(self.at)
             } else {
                 self.world.power_cut(self.at)
@@ -185,7 +188,7 @@ impl Inflicted {
 
     /// Half of the seeds have one machine at most whose clock is wild: then a majority is right.
     fn clock(&self) -> &AtomicI64 {
-        let at = if self.world.plan.seed % 2 == 0 { self.victim } else { self.at };
+        let at = if self.world.plan.seed.is_multiple_of(2) { self.victim } else { self.at };
         if self.world.plan.seed % 2 == 1 {
             self.world.judge.several_wild();
         }
@@ -197,7 +200,7 @@ impl Inflicted {
         let hours = i64::try_from(self.hard).unwrap_or(0) - 500;
         offset.fetch_add(hours * 36_000, Ordering::Relaxed);
         runtime::sleep(self.length).await;
-        if self.hard % 2 == 0 {
+        if self.hard.is_multiple_of(2) {
             offset.store(0, Ordering::Relaxed);
         }
     }
