@@ -1,6 +1,8 @@
 //! A node in this process whose directory is not what it left: it refuses to start, says what
 //! helps, changes nothing, and opens no peer port, so that it votes for nobody (design §7).
 
+#![cfg(not(feature = "sim"))]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};

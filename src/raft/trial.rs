@@ -96,6 +96,7 @@ pub(crate) struct Site {
     pub(crate) node: NodeId,
     disk: Arc<dyn Disk>,
     pages: Arc<dyn PageStore>,
+    #[cfg_attr(feature = "sim", allow(dead_code))]
     model: Option<SimPages>,
     dir: PathBuf,
     _files: Option<tempfile::TempDir>,

@@ -100,7 +100,7 @@ impl Router {
         })
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, not(feature = "sim")))]
     pub(super) fn home_is_gone(&self) -> bool {
         self.homes.lock().iter().all(|home| home.is_gone())
     }
