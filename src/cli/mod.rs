@@ -1,7 +1,7 @@
 //! The command line: one verb a file, data on stdout, words on stderr.
 //!
 //! Promises: with `--json` stdout carries JSON and nothing else; the exit code tells a script what
-//! happened ([`Failure`]); an outcome that is not known is never reported as "no". Never prints
+//! happened (`Failure`); an outcome that is not known is never reported as "no". Never prints
 //! progress to anything but a terminal.
 
 mod advice;

@@ -10,7 +10,7 @@
 //! mean that the peer did nothing (law 6). It never retries a call, never looks into a body, and
 //! lets nobody above this room see a socket.
 //!
-//! In a simulated build the same frames, handshakes, queues and deadlines run over [`SimNetwork`]'s
+//! In a simulated build the same frames, handshakes, queues and deadlines run over `SimNetwork`'s
 //! sockets instead of the kernel's; nothing else differs.
 
 mod call;
