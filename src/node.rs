@@ -49,7 +49,8 @@ pub enum NodeError {
     /// The members were known here and are not any more.
     #[error(
         "the file `members` is missing, but this node has taken part in its cluster: copy \
-         `members` from the data directory of any other node of the cluster (it is the same on every node) \
+         `members` from the data directory of any other node of the cluster (it is the same on \
+         every node) \
          into {} and start again",
         dir.display()
     )]
