@@ -3,7 +3,7 @@
 //! The room turns requests into [`crate::shard::Request`]s for a [`Desk`], and replies into
 //! answers. It checks everything that comes from outside and decides nothing about stock. Handlers
 //! use no timers or sockets but [`crate::runtime`]'s, so the [`router`] also runs in the simulator
-//! through `Router::oneshot`; only [`serve`] knows tokio's.
+//! through `Router::oneshot`; only `serve` knows tokio's.
 
 mod admin;
 mod batch;

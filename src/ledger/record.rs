@@ -1,7 +1,7 @@
 //! One record of a slot: a hold, which is its own receipt, or a voided key.
 //!
 //! Promises: small in memory (the texts share one allocation, rules are shared), canonical as
-//! bytes, and at most [`RECORD_BYTES_MAX`] of them. Never decides anything.
+//! bytes, and at most `RECORD_BYTES_MAX` of them. Never decides anything.
 
 use std::sync::Arc;
 
