@@ -16,7 +16,8 @@ pub(crate) fn shard_of(question: &Question, shards: u16) -> Option<ShardId> {
             Query::Receipt(scope) => home(&scope.name),
             Query::Item(name) | Query::Availability(name) | Query::Audit(name) => home(name),
             Query::Holds { name, .. } => home(name),
-            Query::Items { .. } | Query::SoldOut { .. } => None,
+            Query::Items { .. } | Query::SoldOut { .. } | Query::Duties { .. } => None,
+            Query::Levels(item) | Query::Copy { item, .. } => Some(item.home),
         },
         Question::Command(command) => match command {
             Command::Define(define) => home(&define.name),
@@ -33,6 +34,17 @@ pub(crate) fn shard_of(question: &Question, shards: u16) -> Option<ShardId> {
             Command::SendStock(send) => Some(send.from.home),
             Command::AcceptStock(accept) => Some(accept.to.home),
             Command::SettleStock(settle) => Some(settle.from.home),
+            Command::DefineSpread(spread) => home(&spread.define.name),
+            Command::SetLayout(set) => home(&set.name),
+            Command::CopyAnswered(answered) => Some(answered.item.home),
+            Command::LowerBegin(begin) => home(&begin.name),
+            Command::LowerCommit(end) | Command::LowerAbort(end) => home(&end.name),
+            Command::DeleteBegin(delete)
+            | Command::DeleteAbort(delete)
+            | Command::DeleteCommit(delete) => home(&delete.name),
+            Command::MoveStock(send) => Some(send.from.home),
+            // Only its proposer knows which of the copies it is for.
+            Command::Configure(_) | Command::EraseCopy(_) => None,
             Command::Advance => None,
         },
     }
