@@ -16,7 +16,7 @@
 //! 1. **Create.** Any node that knows the shards proposes [`DefineSpread`] at home. The answer has
 //!    the layout. Bucket 0 has the whole total; the home shard's own buckets are open.
 //! 2. **Copies.** Home sends each shard of the layout a [`Configure`] (the ledger makes it:
-//!    [`Query::Copy`], [`Query::Duties`]) and logs the answer with [`CopyAnswered`], until every copy
+//!    [`Query::Copy`], [`Query::Duties`]) and logs the answer with [`CopyAnswered`], until each
 //!    has answered the revision that home wants (`ItemView::config`). A copy applies only a greater
 //!    revision and answers the revision, mode and held units it has then; late, repeated and
 //!    reordered ones change nothing. `Define`, `SetMode`, [`SetLayout`] and [`Delete`] raise that
@@ -32,8 +32,8 @@
 //!    `LowerAbort`. All three are idempotent by key; a committed key answers as done for ever.
 //! 5. **Deleting.** `DeleteBegin` pauses the item everywhere by a new revision; `DeleteCommit` is
 //!    refused until every copy has answered *that* revision with nothing held; `DeleteAbort` brings
-//!    the old mode back by another revision. After the commit home sends [`EraseCopy`] to each shard
-//!    until it is answered and logged (`CopyState::Erased`).
+//!    the old mode back by another revision. After the commit home sends [`EraseCopy`] to each
+//!    shard until it is answered and logged (`CopyState::Erased`).
 
 use std::collections::BTreeMap;
 
