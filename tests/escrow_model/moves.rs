@@ -73,6 +73,9 @@ impl Machine for Trade {
     }
 }
 
+/// The greatest revision at which a lowering begins.
+const REVISIONS_MAX: u8 = 4;
+
 type Found = Vec<(Move, Result<State, String>)>;
 
 impl Trade {
@@ -212,7 +215,10 @@ impl Trade {
         let mut steps: Vec<Step> = (0..self.scene.raises).map(|op| Step::Raise { op }).collect();
         if self.scene.lower > 0 {
             let units = self.scene.lower;
-            steps.extend([Step::LowerBegin { units }, Step::LowerCommit, Step::LowerAbort]);
+            // What is begun and given up for ever has no end.
+            let begin = Step::LowerBegin { units };
+            steps.extend((home.revision < REVISIONS_MAX).then_some(begin));
+            steps.extend([Step::LowerCommit, Step::LowerAbort]);
         }
         let life = state.life;
         if home.present && home.config < self.scene.revisions {
@@ -292,6 +298,11 @@ impl Trade {
             if self.scene.deletion && deleted {
                 let next = self.ask(state, shard, Step::Erase { life: 1 }).0;
                 out.push((Move::Ask(shard as u8, Step::Erase { life: 1 }), Ok(next)));
+                if !self.shelf.read(state.ledgers[shard], 1).present {
+                    let erased = Step::Erased { life: 1, shard: shard as u8 };
+                    let next = self.ask(state, 0, erased).0;
+                    out.push((Move::Ask(0, erased), Ok(next)));
+                }
             }
         }
     }

@@ -75,6 +75,15 @@ pub(crate) fn right() -> Vec<Scene> {
         Scene { called: "two buckets, holds that end", release: true, expire: true, ..two() },
         Scene { called: "pulls of two", pulls: vec![1, 2], plan: keyed(vec![(0, 2)]), ..two() },
         three(),
+        Scene {
+            called: "three buckets, every pair, holds that end",
+            plan: Plan { keys: vec![(0, 1), (1, 2), (2, 1)], ..three().plan },
+            pairs: vec![(0, 1), (1, 0), (1, 2), (2, 1), (2, 0), (0, 2)],
+            sends: 2,
+            release: true,
+            confirm: true,
+            ..three()
+        },
         regions(),
         Scene {
             called: "floors that travel",
@@ -96,7 +105,32 @@ pub(crate) fn right() -> Vec<Scene> {
             ..two()
         },
         lives(),
+        Scene {
+            called: "pause and deletion of three",
+            revisions: 3,
+            deletion: true,
+            plan: Plan { keys: vec![(1, 1), (2, 1)], ..three().plan },
+            stock: [1, 1, 1],
+            pairs: Vec::new(),
+            ..three()
+        },
+        Scene {
+            called: "regions that lend while their total is lowered",
+            lower: 1,
+            release: true,
+            plan: Plan { keys: vec![(2, 1)], ..regions().plan },
+            ..regions()
+        },
         collected(),
+        Scene {
+            called: "sold out over three buckets",
+            plan: Plan { total: 2, keys: vec![(0, 1), (1, 1), (2, 1)], ..three().plan },
+            stock: [1, 1, 0],
+            pairs: vec![(1, 2), (2, 0)],
+            sends: 1,
+            collector: true,
+            ..three()
+        },
         Scene { called: "sold out with transfers", release: true, expire: false, ..moving() },
         Scene { called: "sold out with due holds", ..due() },
         Scene {

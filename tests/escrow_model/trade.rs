@@ -92,6 +92,7 @@ enum Request {
     Answered,
 }
 
+#[allow(dead_code, reason = "told in the path to a fault")]
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Move {
     Ask(u8, Step),
