@@ -34,6 +34,9 @@
 //!    refused until every copy has answered *that* revision with nothing held; `DeleteAbort` brings
 //!    the old mode back by another revision. After the commit home sends [`EraseCopy`] to each
 //!    shard until it is answered and logged (`CopyState::Erased`).
+//!
+//! A placement names no life of an item: do not route to a copy that has never answered
+//! (`CopyView::revision` 0), since a copy of an earlier life, paused, may still answer there.
 
 use std::collections::BTreeMap;
 

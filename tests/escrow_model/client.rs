@@ -2,9 +2,9 @@
 //! refusal of one while another is on its way, and a void.
 //!
 //! A refusal ends an operation only if it answers the last attempt, and that was sent after every
-//! earlier unanswered attempt of its key was past its deadline, which the leader enforces; otherwise
-//! a void does. (The late refusal of an earlier attempt says nothing while a later one is on its
-//! way: the search finds that too.)
+//! earlier unanswered attempt of its key was past its deadline, which the leader enforces;
+//! otherwise a void does. (The late refusal of an earlier attempt says nothing while a later one is
+//! on its way: the search finds that too.)
 
 use crate::search::{Machine, Moves};
 use crate::shelf::{BUCKETS, Key, Plan, Said, Shelf, Step};

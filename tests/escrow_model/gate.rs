@@ -1,10 +1,10 @@
 //! The machine of one bucket's leaders: what is in flight, what is committed and not yet applied
 //! here, and when a gate may say that all is sold out.
 //!
-//! Two replicas apply one log at their own pace. A leader admits, entries commit or die with it, and
-//! it refuses from what it has applied. A refusal is right if at some moment of its request nothing
-//! was free, in some order of what was concurrent: of a committed entry nobody has an answer yet
-//! either may be so.
+//! Two replicas apply one log at their own pace. A leader admits, entries commit or die with it,
+//! and it refuses from what it has applied. A refusal is right if at some moment of its request
+//! nothing was free, in some order of what was concurrent: of a committed entry nobody has an
+//! answer yet either may be so.
 
 use crate::search::{Machine, Moves};
 use crate::shelf::{BUCKETS, Plan, Said, Shelf, Step};

@@ -3,9 +3,9 @@
 //!
 //! Thirst is ranked by an order that stays while it lasts (here: by bucket). A donor whose own
 //! waiters can be served keeps their part; one whose waiters cannot gives all to a better-ranked
-//! puller and nothing to a worse one. The best-ranked gathers everything; if that is too little it is
-//! told so, and the next one pulls. From every state, rounds in which all leaders act at once serve or
-//! answer every waiter.
+//! puller and nothing to a worse one. The best-ranked gathers everything; if that is too little it
+//! is told so, and the next one pulls. From every state, rounds in which all leaders act at once
+//! serve or answer every waiter.
 
 use crate::search::{Machine, Moves};
 use crate::shelf::{BUCKETS, Key, Plan, Said, Shelf, Step};
