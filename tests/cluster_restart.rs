@@ -5,6 +5,7 @@ mod cluster;
 use std::time::Duration;
 
 use cluster::{Buying, Fleet, Plan, pass, rounds, seed};
+use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 /// Case S04: what was acknowledged is there when every process was killed at once.
@@ -132,4 +133,59 @@ async fn nodes_start_again_after_their_logs_were_purged() {
     let books = buying.finish().await;
     pass(Duration::from_millis(300)).await;
     books.verify(&fleet, "ticket").await;
+}
+
+/// Knocks at a node's peer port until it opens, and tells how often it was refused before.
+async fn refusals_before_it_opens(fleet: &Fleet, id: usize) -> usize {
+    let mut refused = 0;
+    cluster::wait_for("the peer port opens", cluster::SOON, async || {
+        TcpStream::connect(fleet.peer(id)).await.map_err(|error| {
+            refused += 1;
+            error.to_string()
+        })
+    })
+    .await;
+    refused
+}
+
+/// Design §5: a node with a log has forgotten whom it promised what. It opens its peer port only
+/// when every lease has run out that it may have granted before it died.
+#[tokio::test]
+async fn peer_port_of_a_node_with_a_log_opens_no_sooner_than_the_longest_election_timeout() {
+    let longest = Duration::from_millis(1_500);
+    let plan = Plan::new(3, 2).set("raft.election_max_ms", longest.as_millis());
+    let mut fleet = Fleet::start(plan).await;
+    fleet.put_units("ticket", 1_000_000).await;
+    let (mut orderly, mut refused) = (false, 0);
+    for id in [1, 2, 3, 1] {
+        if orderly {
+            fleet.terminate(id);
+            fleet.wait_exit(id, Duration::from_secs(10)).await;
+        } else {
+            fleet.kill(id);
+        }
+        orderly = !orderly;
+        let started = Instant::now();
+        fleet.start_node(id);
+        refused += refusals_before_it_opens(&fleet, id).await;
+        let waited = started.elapsed();
+        println!("node {id}: open after {waited:?}, {refused} refused so far");
+        assert!(waited >= longest, "node {id} let peers in after {waited:?}");
+        fleet.wait_ready().await;
+    }
+    assert!(refused > 0, "nobody knocked before");
+    fleet.settle().await;
+}
+
+/// It has promised nobody anything.
+#[tokio::test]
+async fn peer_port_of_a_node_without_a_log_opens_at_once() {
+    let longest = Duration::from_millis(20_000);
+    let fleet = Fleet::start_empty(Plan::new(1, 2).set("raft.election_max_ms", 20_000)).await;
+    assert!(TcpStream::connect(fleet.peer(1)).await.is_err(), "it belongs to no cluster yet");
+    let begun = Instant::now();
+    fleet.found().await;
+    refusals_before_it_opens(&fleet, 1).await;
+    let waited = begun.elapsed();
+    assert!(waited < longest, "it has nothing to wait for: {waited:?}");
 }
