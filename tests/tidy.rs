@@ -181,11 +181,16 @@ fn sources(folders: &[&str]) -> Vec<Source> {
     }
     for file in &mut files {
         let stem = file.path.trim_end_matches(".rs").trim_end_matches("/mod");
-        if tests.contains(stem) {
+        if tests.iter().any(|module| within(stem, module)) {
             file.mark_as_tests();
         }
     }
     files
+}
+
+/// Tells whether a path without its ending is a module's, or that of one inside it.
+fn within(stem: &str, module: &str) -> bool {
+    stem.strip_prefix(module).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 fn shipped_sources() -> Vec<Source> {
