@@ -1,8 +1,8 @@
 //! The command line: one verb a file, data on stdout, words on stderr.
 //!
 //! Promises: with `--json` stdout carries JSON and nothing else, also when the command line itself
-//! is wrong; the exit code tells a script what happened (`Failure`); an outcome that is not known is
-//! never reported as "no". Never prints progress to anything but a terminal.
+//! is wrong; the exit code tells a script what happened (`Failure`); an outcome that is not known
+//! is never reported as "no". Never prints progress to anything but a terminal.
 
 mod advice;
 mod audit;

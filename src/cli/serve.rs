@@ -22,7 +22,8 @@ use crate::node::Node;
   HOLDFAST_NODE__DATA_DIR=/var/lib/holdfast holdfast serve --set http.listen=0.0.0.0:7101
 
 A new node is empty until `holdfast cluster init` makes it part of a cluster.
-SIGTERM and Ctrl-C hand leadership over, then stop; a second one stops at once, with exit code 130.")]
+SIGTERM and Ctrl-C hand leadership over and answer what is under way, then stop.
+A second one stops at once, with exit code 130.")]
 pub(super) struct Serve {
     /// The TOML file; defaults and the environment alone when absent.
     #[arg(long, value_name = "FILE", env = "HOLDFAST_CONFIG")]

@@ -2,6 +2,7 @@
 //! answered by its receipt when its entry went astray.
 
 use super::*;
+use crate::shard::home::WATCH_EVERY;
 
 #[test]
 fn receipts_come_before_stock() {
@@ -77,15 +78,47 @@ fn a_key_stays_in_flight_when_its_caller_s_deadline_passes_and_a_retry_joins_it(
     });
 }
 
+/// Lets the home look after those who wait there, more than once.
+async fn home_has_looked() {
+    let from = runtime::now();
+    until("time", || runtime::now() - from > 5 * WATCH_EVERY).await;
+}
+
 #[test]
 fn a_client_that_went_away_does_not_cancel_its_write_and_its_key_still_answers() {
     run(async {
         let mut bench = Bench::open(limits(), 5).await;
         drop(bench.take(place("k", 1)).await);
+        home_has_looked().await;
         bench.commit().await;
+        assert_eq!(bench.service.place.meter.traffic().commands, 1, "it was proposed");
         let again = bench.take(place("k", 1)).await;
         let (_, replayed) = held(one(again).await);
         assert!(replayed);
+        assert!(bench.is_idle());
+    });
+}
+
+#[test]
+fn a_key_stays_in_flight_when_its_client_goes_away_and_a_retry_joins_it() {
+    run(async {
+        let mut bench = Bench::open(limits(), 5).await;
+        let first = bench.take(place("k", 1)).await;
+        let Gathered { ticket, leader, payload } = bench.gather();
+        drop(first);
+        home_has_looked().await;
+        bench.work().await;
+        assert_eq!(bench.writer.gate.flights.len(), 1, "its entry is not decided");
+        let mut retry = bench.take(place("k", 1)).await;
+        bench.work().await;
+        assert!(retry.try_recv().is_err(), "it waits for the first copy");
+        let proposal = bench.alone.group.propose(payload, leader).await.expect("proposed");
+        let applied = proposal.await;
+        bench.writer.decided(ticket, applied);
+        bench.work().await;
+        let (_, replayed) = held(one(retry).await);
+        assert!(replayed);
+        assert_eq!(bench.service.place.meter.traffic().commands, 1, "proposed once");
         assert!(bench.is_idle());
     });
 }
