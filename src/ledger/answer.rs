@@ -1,20 +1,24 @@
 //! What the ledger answers. Refusals are data.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::command::{Definition, Mode, RegionPlan};
+use super::command::{BatchOf, CommandOf, Definition, Mode, PlaceRef, Placement, RegionPlan};
 use super::hold::HoldId;
 use super::ids::{BucketId, ItemName, ItemNumber, RegionOrdinal, ShardId, UnixMs};
 
 /// The answer to one command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
-    /// A hold was placed, changed, or found as it already was.
+    /// A hold was placed by this very command, which has the rest of what can be told of it
+    /// ([`Placed::view`]).
+    Placed(Placed),
+    /// A hold was changed, or found as it already was.
     Hold {
         /// The hold as it is now.
-        hold: HoldView,
+        hold: Box<HoldView>,
         /// Whether this command had been answered before and changed nothing now.
         replayed: bool,
     },
@@ -105,22 +109,22 @@ pub enum Refusal {
     /// The hold's deadline has passed.
     HoldExpired {
         /// The hold.
-        hold: HoldView,
+        hold: Box<HoldView>,
     },
     /// The hold is sold already.
     HoldConfirmed {
         /// The hold.
-        hold: HoldView,
+        hold: Box<HoldView>,
     },
     /// The hold was given back, or returned.
     HoldReleased {
         /// The hold.
-        hold: HoldView,
+        hold: Box<HoldView>,
     },
     /// The hold is not sold, so nothing can be returned.
     NotSold {
         /// The hold.
-        hold: HoldView,
+        hold: Box<HoldView>,
     },
     /// The extensions or the lifetime of the hold are used up.
     ExtendBudgetSpent {
@@ -262,6 +266,80 @@ pub struct HoldView {
     pub revision: u64,
     /// The caller's reference.
     pub reference: Option<String>,
+}
+
+/// A hold that was just placed: what its placement does not say itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placed {
+    /// Its id.
+    pub id: HoldId,
+    /// The region's name.
+    pub region: Arc<str>,
+    /// Ledger time of its placement, which is that of this answer.
+    pub placed_at: UnixMs,
+    /// Its deadline.
+    pub expires_at: UnixMs,
+    /// How many extensions it has.
+    pub extends_left: u32,
+    /// The log index of its placement.
+    pub revision: u64,
+}
+
+impl Placed {
+    /// Returns the hold as its caller sees it, from the placement that made it.
+    pub fn view(&self, place: PlaceRef<'_>) -> HoldView {
+        HoldView {
+            id: self.id,
+            name: place.name.owned(),
+            region: (*self.region).to_owned(),
+            buyer: place.buyer.map(str::to_owned),
+            state: HoldState::Held,
+            quantity: place.quantity,
+            sold: 0,
+            placed_at: self.placed_at,
+            expires_at: self.expires_at,
+            now: self.placed_at,
+            extends_left: self.extends_left,
+            revision: self.revision,
+            reference: place.reference.map(str::to_owned),
+        }
+    }
+}
+
+impl<P: Placement> BatchOf<P> {
+    /// Returns the answers to these commands with whole holds in them.
+    pub fn shown(&self, answers: Vec<Answer>) -> Vec<Answer> {
+        self.commands.iter().zip(answers).map(|(asked, answer)| answer.shown_to(asked)).collect()
+    }
+}
+
+impl Answer {
+    /// Returns the answer to a command with the whole hold in it, if it placed one.
+    pub fn shown_to<P: Placement>(self, command: &CommandOf<P>) -> Answer {
+        match command.placing() {
+            Some(place) => self.shown(place),
+            None => self,
+        }
+    }
+
+    /// Returns the answer to a placement with the whole hold in it.
+    pub fn shown(self, place: PlaceRef<'_>) -> Answer {
+        match self {
+            Answer::Placed(placed) => {
+                Answer::Hold { hold: Box::new(placed.view(place)), replayed: false }
+            }
+            other @ (Answer::Hold { .. }
+            | Answer::Item { .. }
+            | Answer::Retired { .. }
+            | Answer::Voided
+            | Answer::Advanced { .. }
+            | Answer::BucketOpen
+            | Answer::Sent { .. }
+            | Answer::Accepted { .. }
+            | Answer::Settled
+            | Answer::Refused(_)) => other,
+        }
+    }
 }
 
 /// An item as its callers see it.

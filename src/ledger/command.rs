@@ -1,6 +1,6 @@
 //! What the ledger can be asked: the commands of one log entry.
 //!
-//! Commands are numbered by their place in [`Command`]: the list is append-only, a published
+//! Commands are numbered by their place in [`CommandOf`]: the list is append-only, a published
 //! struct is never edited, and a command that this build does not know stops the node.
 //! Names (tenant, item, region, buyer, key) are checked at the edge (`http/`, `client`): in here
 //! they are 1–128 bytes of printable ASCII without `/`. The ledger is total all the same: any
@@ -11,20 +11,37 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::hold::HoldId;
-use super::ids::{BucketId, ItemName, ItemNumber, RegionOrdinal, UnixMs};
+use super::ids::{BucketId, ItemName, ItemNumber, NameRef, RegionOrdinal, UnixMs};
 
 /// One log entry: the leader's stamp and the commands in the order in which they are answered.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Batch {
+/// Placements, of which a sale is made, come in more than one form ([`Placement`]).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BatchOf<P> {
     /// Ledger time that the leader proposes; the ledger takes the greater of it and its own.
     pub stamp: UnixMs,
     /// The commands, answered one for one.
-    pub commands: Vec<Command>,
+    pub commands: Vec<CommandOf<P>>,
+}
+
+/// A batch that owns its texts.
+pub type Batch = BatchOf<Place>;
+
+/// A batch that borrows from the bytes of its entry.
+pub type BatchRef<'a> = BatchOf<PlaceRef<'a>>;
+
+impl<P> Default for BatchOf<P> {
+    fn default() -> BatchOf<P> {
+        BatchOf { stamp: UnixMs(0), commands: Vec::new() }
+    }
 }
 
 /// A question to the ledger that may change it.
+pub type Command = CommandOf<Place>;
+
+/// A question to the ledger that may change it, with placements in the form `P`. All forms have one
+/// encoding.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Command {
+pub enum CommandOf<P> {
     /// Creates or configures an item (home shard).
     Define(Define),
     /// Changes an item's total (home shard).
@@ -34,7 +51,7 @@ pub enum Command {
     /// Deletes an item without open holds (home shard).
     Retire(Retire),
     /// Places a hold (the bucket's shard).
-    Place(Place),
+    Place(P),
     /// Moves a hold's deadline within its budget.
     Extend(Extend),
     /// Turns a hold into a sale.
@@ -201,6 +218,147 @@ pub struct Place {
     pub ttl_ms: Option<u64>,
     /// The caller's own reference, ≤ 128 bytes.
     pub reference: Option<String>,
+}
+
+/// A [`Place`] that borrows its texts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlaceRef<'a> {
+    /// The item.
+    #[serde(borrow)]
+    pub name: NameRef<'a>,
+    /// See [`Place::region`].
+    pub region: Option<&'a str>,
+    /// See [`Place::buyer`].
+    pub buyer: Option<&'a str>,
+    /// The idempotency key.
+    pub key: &'a str,
+    /// Units, 1 … [`super::QUANTITY_MAX`].
+    pub quantity: u64,
+    /// Lifetime in ms; the item's default when absent.
+    pub ttl_ms: Option<u64>,
+    /// The caller's own reference, ≤ 128 bytes.
+    pub reference: Option<&'a str>,
+}
+
+/// A form in which a placement comes.
+pub trait Placement {
+    /// Returns what was asked.
+    fn asked(&self) -> PlaceRef<'_>;
+}
+
+impl Placement for Place {
+    fn asked(&self) -> PlaceRef<'_> {
+        PlaceRef {
+            name: self.name.borrowed(),
+            region: self.region.as_deref(),
+            buyer: self.buyer.as_deref(),
+            key: &self.key,
+            quantity: self.quantity,
+            ttl_ms: self.ttl_ms,
+            reference: self.reference.as_deref(),
+        }
+    }
+}
+
+impl Placement for PlaceRef<'_> {
+    fn asked(&self) -> PlaceRef<'_> {
+        *self
+    }
+}
+
+/// A [`KeyScope`] that borrows its texts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ScopeRef<'a> {
+    /// The item.
+    pub name: NameRef<'a>,
+    /// See [`KeyScope::region`].
+    pub region: Option<&'a str>,
+    /// See [`KeyScope::buyer`].
+    pub buyer: Option<&'a str>,
+    /// The key.
+    pub key: &'a str,
+}
+
+impl KeyScope {
+    /// Borrows it.
+    pub fn borrowed(&self) -> ScopeRef<'_> {
+        ScopeRef {
+            name: self.name.borrowed(),
+            region: self.region.as_deref(),
+            buyer: self.buyer.as_deref(),
+            key: &self.key,
+        }
+    }
+}
+
+impl ScopeRef<'_> {
+    /// Copies it.
+    pub fn owned(&self) -> KeyScope {
+        KeyScope {
+            name: self.name.owned(),
+            region: self.region.map(str::to_owned),
+            buyer: self.buyer.map(str::to_owned),
+            key: self.key.to_owned(),
+        }
+    }
+}
+
+impl<P: Placement> CommandOf<P> {
+    /// Returns the scope of its key when that is a placing key: a placement's, or one to be voided.
+    pub fn placing_scope(&self) -> Option<ScopeRef<'_>> {
+        match self {
+            CommandOf::Place(place) => {
+                let PlaceRef { name, region, buyer, key, .. } = place.asked();
+                Some(ScopeRef { name, region, buyer, key })
+            }
+            CommandOf::Void(void) => Some(void.scope.borrowed()),
+            CommandOf::Define(_)
+            | CommandOf::Adjust(_)
+            | CommandOf::SetMode(_)
+            | CommandOf::Retire(_)
+            | CommandOf::Extend(_)
+            | CommandOf::Confirm(_)
+            | CommandOf::Release(_)
+            | CommandOf::Return(_)
+            | CommandOf::Advance
+            | CommandOf::OpenBucket(_)
+            | CommandOf::SendStock(_)
+            | CommandOf::AcceptStock(_)
+            | CommandOf::SettleStock(_) => None,
+        }
+    }
+
+    /// Tells whether it places a hold.
+    pub fn is_place(&self) -> bool {
+        matches!(self, CommandOf::Place(_))
+    }
+
+    /// Returns what a placement asks; `None` of any other command.
+    pub fn placing(&self) -> Option<PlaceRef<'_>> {
+        if let CommandOf::Place(place) = self { Some(place.asked()) } else { None }
+    }
+
+    /// Tells whether a second copy of it is answered by what the first has left: it has a key. What
+    /// a second copy of any other is told may be the first one's effect.
+    pub fn is_keyed(&self) -> bool {
+        match self {
+            CommandOf::Place(_)
+            | CommandOf::Extend(_)
+            | CommandOf::Confirm(_)
+            | CommandOf::Release(_)
+            | CommandOf::Return(_)
+            | CommandOf::Void(_)
+            | CommandOf::Adjust(_) => true,
+            CommandOf::Define(_)
+            | CommandOf::SetMode(_)
+            | CommandOf::Retire(_)
+            | CommandOf::Advance
+            | CommandOf::OpenBucket(_)
+            | CommandOf::SendStock(_)
+            | CommandOf::AcceptStock(_)
+            | CommandOf::SettleStock(_) => false,
+        }
+    }
 }
 
 /// Moves a hold's deadline to now + ttl (never earlier than it was), within its budget.

@@ -135,7 +135,7 @@ impl Ledger {
             invariant_broken: false,
             retired: false,
             lifetime_ms_ever: define.definition.rules.lifetime_ms_max,
-            regions: vec![Region { ordinal, name: region.clone(), default: true }],
+            regions: vec![Region { ordinal, name: region.as_str().into(), default: true }],
             created_at: self.books.now,
             home: Some(Home {
                 total: plan.quota,

@@ -50,7 +50,7 @@ pub(super) struct ItemRecord {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Region {
     pub(super) ordinal: RegionOrdinal,
-    pub(super) name: String,
+    pub(super) name: Arc<str>,
     pub(super) default: bool,
 }
 
@@ -110,15 +110,15 @@ impl Item {
     /// The region of this name, or the default one.
     pub(super) fn region(&self, name: Option<&str>) -> Option<&Region> {
         self.record.regions.iter().find(|region| match name {
-            Some(name) => region.name == name,
+            Some(name) => *region.name == *name,
             None => region.default,
         })
     }
 
     /// The name of a region.
-    pub(super) fn region_name(&self, ordinal: RegionOrdinal) -> &str {
+    pub(super) fn region_name(&self, ordinal: RegionOrdinal) -> Arc<str> {
         let found = self.record.regions.iter().find(|region| region.ordinal == ordinal);
-        found.map_or("", |region| region.name.as_str())
+        found.map_or_else(|| Arc::from(""), |region| Arc::clone(&region.name))
     }
 
     /// Takes a definition.
@@ -146,7 +146,7 @@ impl Item {
             mode: self.record.mode,
             invariant_broken: self.record.invariant_broken,
             definition: self.record.definition.clone(),
-            default_region: self.region(None).map_or_else(String::new, |r| r.name.clone()),
+            default_region: self.region(None).map_or_else(String::new, |r| (*r.name).to_owned()),
             regions: home.plans.clone(),
             buckets: home.layout.clone(),
             created_at: self.record.created_at,
