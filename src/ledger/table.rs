@@ -2,7 +2,7 @@
 //! after the other.
 //!
 //! Promises: entries of one hash are kept side by side, as many as there are; a table is between
-//! 5/8 and 4/5 full once it is not tiny, and grows by a quarter, entries in the order of their
+//! half and 4/5 full once it is not tiny, and grows by half, entries in the order of their
 //! hashes, so that growing reads and writes memory in one direction. The order of entries of one
 //! hash means nothing.
 
@@ -63,8 +63,8 @@ impl<E: Entry> Table<E> {
     pub(super) fn insert(&mut self, entry: E) {
         // At most four fifths are used, so that a walk finds its end soon.
         if self.used.saturating_add(1).saturating_mul(5) > self.places.len().saturating_mul(4) {
-            let quarter = self.places.len() / 4;
-            self.resize(self.places.len().saturating_add(quarter).saturating_add(4));
+            let half = self.places.len() / 2;
+            self.resize(self.places.len().saturating_add(half).saturating_add(4));
         }
         self.used = self.used.saturating_add(1);
         self.put(entry);
