@@ -117,6 +117,18 @@ pub fn packed(command: Command) -> PackedCommand {
         Command::SendStock(send) => C::SendStock(send),
         Command::AcceptStock(accept) => C::AcceptStock(accept),
         Command::SettleStock(settle) => C::SettleStock(settle),
+        Command::DefineSpread(spread) => C::DefineSpread(spread),
+        Command::SetLayout(layout) => C::SetLayout(layout),
+        Command::Configure(configure) => C::Configure(configure),
+        Command::CopyAnswered(answered) => C::CopyAnswered(answered),
+        Command::EraseCopy(erase) => C::EraseCopy(erase),
+        Command::LowerBegin(lower) => C::LowerBegin(lower),
+        Command::LowerCommit(lower) => C::LowerCommit(lower),
+        Command::LowerAbort(lower) => C::LowerAbort(lower),
+        Command::DeleteBegin(delete) => C::DeleteBegin(delete),
+        Command::DeleteAbort(delete) => C::DeleteAbort(delete),
+        Command::DeleteCommit(delete) => C::DeleteCommit(delete),
+        Command::MoveStock(send) => C::MoveStock(send),
     }
 }
 

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::ask::Ask;
-use crate::ledger::{BucketRef, CommandOf, Demand, HoldId, NameRef, Placement, ScopeRef};
+use crate::ledger::{BucketRef, Demand, HoldId, NameRef, Scope, ScopeRef};
 
 /// Names a command's idempotency scope. Two commands with one name are one operation, so that only
 /// one of them may be in flight.
@@ -93,42 +93,29 @@ impl Parts {
 }
 
 impl FlightKey {
-    /// Names the scope of a placement key. A region must be named: `default_region` is the item's.
-    pub(crate) fn place(scope: ScopeRef<'_>, default_region: &str) -> FlightKey {
-        let region = scope.region.unwrap_or(default_region);
-        Parts::new(0).item(scope.name).part(region).optional(scope.buyer).part(scope.key).key()
-    }
-
-    /// Names a command's scope; `None` for those that need none, because the ledger answers a
-    /// second copy by state.
-    pub(crate) fn of<P: Placement>(
-        command: &CommandOf<P>,
-        default_region: &str,
+    /// Names a scope in which only one command may be in flight; `None` for those that need none,
+    /// because the ledger answers a second copy by state. A placing key needs a region:
+    /// `default_region` tells the item's.
+    pub(crate) fn of<'a>(
+        scope: Scope<'_>,
+        default_region: impl FnOnce(NameRef<'_>) -> Option<&'a str>,
     ) -> Option<FlightKey> {
-        use CommandOf as Command;
-        let hold =
-            |kind: u8, hold: &HoldId, key: &str| Some(Parts::new(kind).hold(hold).part(key).key());
-        let item = |name: &crate::ledger::ItemName| Parts::new(3).item(name.borrowed()).key();
-        match command {
-            Command::Place(_) | Command::Void(_) => {
-                command.placing_scope().map(|scope| FlightKey::place(scope, default_region))
+        let parts = match scope {
+            Scope::Placing(ScopeRef { name, region, buyer, key }) => {
+                let parts = Parts::new(0).item(name);
+                match region {
+                    Some(region) => parts.part(region),
+                    None => parts.part(default_region(name).unwrap_or_default()),
+                }
+                .optional(buyer)
+                .part(key)
             }
-            Command::Extend(op) => hold(1, &op.hold, &op.key),
-            Command::Confirm(op) => hold(1, &op.hold, &op.key),
-            Command::Release(op) => hold(1, &op.hold, &op.key),
-            Command::Return(op) => hold(1, &op.hold, &op.key),
-            Command::Adjust(adjust) => {
-                Some(Parts::new(2).item(adjust.name.borrowed()).part(&adjust.key).key())
-            }
-            Command::Define(define) => Some(item(&define.name)),
-            Command::SetMode(mode) => Some(item(&mode.name)),
-            Command::Retire(retire) => Some(item(&retire.name)),
-            Command::Advance
-            | Command::OpenBucket(_)
-            | Command::SendStock(_)
-            | Command::AcceptStock(_)
-            | Command::SettleStock(_) => None,
-        }
+            Scope::Hold { hold, key } => Parts::new(1).hold(hold).part(key),
+            Scope::Adjustment { name, key } => Parts::new(2).item(name).part(key),
+            Scope::Item(name) => Parts::new(3).item(name),
+            Scope::State => return None,
+        };
+        Some(parts.key())
     }
 }
 

@@ -16,7 +16,7 @@ use super::flight::{Claim, FlightBoard, FlightKey, Flights};
 use super::home::reply;
 use super::meter::Meter;
 use crate::ledger::{
-    Answer, CommitPoint, Foreseen, Found, Ledger, PauseReason, Query, Receipt, Refusal, ScopeRef,
+    Answer, CommitPoint, Foreseen, Found, Ledger, PauseReason, Query, Receipt, Refusal, Scope,
     ShardId,
 };
 use crate::raft::{AppliedState, PackedCommand, Replica};
@@ -145,7 +145,7 @@ impl Gate {
     }
 
     fn judge_command(&self, command: &PackedCommand, state: &AppliedState) -> Judged {
-        let key = flight_key(&state.ledger, command);
+        let key = flight_key(&state.ledger, command.scope());
         if let Some(key) = key
             && self.flights.holds(key)
         {
@@ -173,7 +173,8 @@ impl Gate {
     /// Answers what must know the keys in flight: receipts.
     fn query(&self, query: &Query, consistency: Consistency, state: &AppliedState) -> Reply {
         if let Query::Receipt(scope) = query
-            && self.flights.holds(placing_key(&state.ledger, scope.borrowed()))
+            && flight_key(&state.ledger, Scope::Placing(scope.borrowed()))
+                .is_some_and(|key| self.flights.holds(key))
         {
             return reply(Outcome::InFlight);
         }
@@ -249,17 +250,8 @@ impl Gate {
 }
 
 /// Names the scope of a command's key.
-pub(crate) fn flight_key(ledger: &Ledger, command: &PackedCommand) -> Option<FlightKey> {
-    match command.placing_scope() {
-        Some(scope) => Some(placing_key(ledger, scope)),
-        None => FlightKey::of(command, ""),
-    }
-}
-
-/// Names the scope of a placing key.
-fn placing_key(ledger: &Ledger, scope: ScopeRef<'_>) -> FlightKey {
-    let region = if scope.region.is_none() { ledger.default_region(scope.name) } else { None };
-    FlightKey::place(scope, region.unwrap_or_default())
+pub(crate) fn flight_key(ledger: &Ledger, scope: Scope<'_>) -> Option<FlightKey> {
+    FlightKey::of(scope, |name| ledger.default_region(name))
 }
 
 /// Makes an answer that rests on applied state.
@@ -327,7 +319,10 @@ pub(crate) fn receipt_of(
         return Some((foreseen, applied));
     }
     // A hold that has ended since is refused by its end; what the caller asked for was granted.
-    let scope = command.placing_scope().filter(|_| command.is_place())?;
+    let Scope::Placing(scope) = command.scope() else { return None };
+    if !command.is_place() {
+        return None;
+    }
     match state.ledger.query(&Query::Receipt(scope.owned())) {
         Found::Receipt(Receipt::Committed(hold)) => {
             Some((Answer::Hold { hold, replayed: true }, applied))
@@ -340,6 +335,9 @@ pub(crate) fn receipt_of(
         | Found::Audit(_)
         | Found::Holds { .. }
         | Found::SoldOut(_)
+        | Found::Levels(_)
+        | Found::Copy(_)
+        | Found::Duties(_)
         | Found::NotFound => None,
     }
 }
@@ -357,6 +355,8 @@ fn shows_receipt(answer: &Answer) -> bool {
         | Answer::BucketOpen
         | Answer::Sent { .. }
         | Answer::Accepted { .. }
-        | Answer::Settled => false,
+        | Answer::Settled
+        | Answer::Copy(_)
+        | Answer::Noted => false,
     }
 }

@@ -17,7 +17,8 @@ pub(crate) fn shard_of(question: &Question, shards: u16) -> Option<ShardId> {
             Query::Receipt(scope) => home(&scope.name),
             Query::Item(name) | Query::Availability(name) | Query::Audit(name) => home(name),
             Query::Holds { name, .. } => home(name),
-            Query::Items { .. } | Query::SoldOut { .. } => None,
+            Query::Items { .. } | Query::SoldOut { .. } | Query::Duties { .. } => None,
+            Query::Levels(item) | Query::Copy { item, .. } => Some(item.home),
         },
         Question::Command(command) => match command {
             CommandOf::Define(define) => home(&define.name),
@@ -34,6 +35,17 @@ pub(crate) fn shard_of(question: &Question, shards: u16) -> Option<ShardId> {
             CommandOf::SendStock(send) => Some(send.from.home),
             CommandOf::AcceptStock(accept) => Some(accept.to.home),
             CommandOf::SettleStock(settle) => Some(settle.from.home),
+            CommandOf::DefineSpread(spread) => home(&spread.define.name),
+            CommandOf::SetLayout(set) => home(&set.name),
+            CommandOf::CopyAnswered(answered) => Some(answered.item.home),
+            CommandOf::LowerBegin(begin) => home(&begin.name),
+            CommandOf::LowerCommit(end) | CommandOf::LowerAbort(end) => home(&end.name),
+            CommandOf::DeleteBegin(delete)
+            | CommandOf::DeleteAbort(delete)
+            | CommandOf::DeleteCommit(delete) => home(&delete.name),
+            CommandOf::MoveStock(send) => Some(send.from.home),
+            // Only its proposer knows which of the copies it is for.
+            CommandOf::Configure(_) | CommandOf::EraseCopy(_) => None,
             CommandOf::Advance => None,
         },
     }

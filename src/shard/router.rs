@@ -354,7 +354,7 @@ impl Place {
         };
         self.fence.leadership()?;
         let state = self.replica.try_read()?;
-        let key = flight_key(&state.ledger, command)?;
+        let key = flight_key(&state.ledger, command.scope())?;
         if self.board.may_hold(key) {
             return None;
         }
