@@ -5,11 +5,12 @@
 
 use std::collections::BTreeSet;
 
-use super::digest::{self, Digest};
 use super::due::SWEPT_FOR_COMMANDS_MAX;
 use super::ids::{LogIndex, ShardId, UnixMs};
 use super::item::ItemKey;
-use super::page::{PageId, Pages};
+use super::cut::Pages;
+use super::digest::{self, Digest};
+use super::page::{NAME_BYTES, PageId};
 use super::{BucketRef, Settings};
 
 /// The ledger's bookkeeping.
@@ -80,5 +81,10 @@ impl Books {
         self.scratch.extend_from_slice(&name.bytes());
         encode(&mut self.scratch);
         digest::hash(&self.scratch)
+    }
+
+    /// What `encode` appended for the hash that was asked for last.
+    pub(super) fn hashed(&self) -> &[u8] {
+        self.scratch.get(NAME_BYTES..).unwrap_or_default()
     }
 }

@@ -81,7 +81,7 @@ impl Ledger {
             None => Receipt::Unknown,
             Some((_, record)) if record.standing == Standing::Voided => Receipt::Voided,
             Some((sequence, record)) => {
-                Receipt::Committed(self.view(item, bucket, spot.slot, sequence, record))
+                Receipt::Committed(self.view(item, bucket, spot.slot, sequence, &record))
             }
         })
     }
@@ -210,7 +210,7 @@ impl Ledger {
                 if holds.len() == limit {
                     return Found::Holds { holds, more: true };
                 }
-                holds.push(*self.view(item, bucket, slot, sequence, record));
+                holds.push(*self.view(item, bucket, slot, sequence, &record));
             }
         }
         Found::Holds { holds, more: false }
@@ -260,7 +260,7 @@ impl Wanted<'_> {
         from: u16,
         sequence: u64,
         ledger: &'b Ledger,
-    ) -> impl Iterator<Item = (u16, u64, &'b Record)> {
+    ) -> impl Iterator<Item = (u16, u64, Record<'b>)> {
         let slots = ledger.books.settings.slots;
         let only = self.buyer.map(|buyer| slot_of(buyer, slots));
         (from..slots)
@@ -273,7 +273,7 @@ impl Wanted<'_> {
             .filter(move |(_, _, record)| self.names(record, ledger.books.now.0))
     }
 
-    fn names(&self, record: &Record, now: u64) -> bool {
+    fn names(&self, record: &Record<'_>, now: u64) -> bool {
         let state = match record.standing_at(now) {
             Standing::Held => HoldState::Held,
             Standing::Sold => HoldState::Sold,

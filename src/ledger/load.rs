@@ -4,7 +4,6 @@
 //! digest is recomputed from the records, and counters are compared with what they count.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use super::bucket::{Bucket, Counters, Pair};
 use super::bucket_page::{FLOORS_PER_PAGE, PAIRS_PER_PAGE, floor_hash};
@@ -13,8 +12,6 @@ use super::escrow::in_transit;
 use super::ids::RegionOrdinal;
 use super::item::{self, ADJUSTMENTS_PER_PAGE, Adjustment, Item, ItemRecord};
 use super::page::{Kind, PAGE_VERSION, PageId};
-use super::record::{Record, RuleSet};
-use super::slot::CHUNK_RECORDS;
 use super::{BucketRef, Ledger, LoadError, Meta, PageKey, Settings, ShardId};
 
 fn error<T>(what: impl Into<String>) -> Result<T, LoadError> {
@@ -30,10 +27,9 @@ pub(super) fn load(
     let mut loader = Loader {
         ledger: Ledger::new(shard, settings),
         meta: None,
-        rules: BTreeSet::new(),
         later: Vec::new(),
     };
-    loader.ledger.books.pages = super::page::Pages::new();
+    loader.ledger.books.pages = super::cut::Pages::new();
     loader.ledger.books.digest = super::digest::Digest::default();
     let mut seen = BTreeSet::new();
     for (key, bytes) in pages {
@@ -58,7 +54,6 @@ pub(super) fn load(
 struct Loader {
     ledger: Ledger,
     meta: Option<Meta>,
-    rules: BTreeSet<Arc<RuleSet>>,
     later: Vec<(PageId, Vec<u8>)>,
 }
 
@@ -221,28 +216,8 @@ impl Loader {
 
     fn take_records(&mut self, page: PageId, body: &[u8]) -> Option<()> {
         let key = page.bucket_ref();
-        let Loader { ledger: Ledger { buckets, books, .. }, rules, .. } = self;
-        let bucket = buckets.get_mut(&key)?;
-        let mut intern = |rule: RuleSet| match rules.get(&rule) {
-            Some(known) => Arc::clone(known),
-            None => {
-                let new = Arc::new(rule);
-                rules.insert(Arc::clone(&new));
-                new
-            }
-        };
-        let mut reader = Reader::new(body);
-        while !reader.is_done() {
-            let place = reader.u64().filter(|place| *place < CHUNK_RECORDS)?;
-            let sequence = page.number.checked_mul(CHUNK_RECORDS)?.checked_add(place)?;
-            let bytes = reader.bytes()?;
-            let record = Record::decode(bytes, &mut intern)?;
-            let name = PageId::of_bucket(Kind::Records, key, page.slot, sequence);
-            let hash = books.hash(name, |out| out.extend_from_slice(bytes));
-            books.digest.exchange(0, hash);
-            bucket.load(page.slot, sequence, record, books)?;
-        }
-        Some(())
+        let Ledger { buckets, books, .. } = &mut self.ledger;
+        buckets.get_mut(&key)?.load(page.slot, page.number, body, books)
     }
 
     fn finish(mut self) -> Result<Ledger, LoadError> {

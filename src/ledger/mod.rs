@@ -9,7 +9,10 @@ mod books;
 mod bounds;
 mod bucket;
 mod bucket_page;
+mod buyers;
+mod chunk;
 mod command;
+mod cut;
 mod copies;
 mod deadline;
 mod definition;
@@ -21,6 +24,7 @@ mod find;
 mod hold;
 mod ids;
 mod item;
+mod lapse;
 mod layout;
 mod level;
 mod load;
@@ -30,11 +34,14 @@ mod place;
 mod query;
 mod receipts;
 mod record;
+mod record_bytes;
+mod segment;
 mod scope;
 mod settle;
 mod slot;
 mod spread_command;
 mod sweep;
+mod table;
 #[cfg(test)]
 mod tests;
 mod transitions;
@@ -54,8 +61,9 @@ use serde::{Deserialize, Serialize};
 use books::Books;
 use bounds::Decided;
 use bucket::Bucket;
+use cut::Walked;
 use item::{Item, ItemKey};
-use page::{Kind, PAGE_VERSION, PageId, Walked};
+use page::{Kind, PAGE_VERSION, PageId};
 use record::{Record, Standing};
 
 /// What every replica of every shard agrees on for the life of the cluster; part of its identity.
@@ -322,10 +330,10 @@ impl Ledger {
             match self.books.pages.walk_to(next) {
                 Walked::Page(page) => return Some(page),
                 Walked::Encoded => {}
-                Walked::All => return None,
+                Walked::All => break,
             }
         }
-        self.books.pages.next_pending()
+        self.books.pages.next_pending().or_else(|| self.next_page_of_records())
     }
 
     /// Says that the cut's pages are durable (their dirt of that turn is over), or are not (it
@@ -431,7 +439,7 @@ impl Ledger {
         bucket: &Bucket,
         slot: u16,
         sequence: u64,
-        record: &Record,
+        record: &Record<'_>,
     ) -> Box<HoldView> {
         if self.books.unanswered {
             return Box::new(unseen());
@@ -473,7 +481,7 @@ impl Ledger {
             found.and_then(|(item, bucket)| Some((item, bucket, bucket.record(slot, sequence)?)));
         match found {
             Some((item, bucket, record)) => {
-                Answer::Hold { hold: self.view(item, bucket, slot, sequence, record), replayed }
+                Answer::Hold { hold: self.view(item, bucket, slot, sequence, &record), replayed }
             }
             None => Answer::Refused(Refusal::HoldNotFound),
         }

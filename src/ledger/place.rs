@@ -176,7 +176,7 @@ impl Ledger {
         if let Some(sequence) = spot.sequence
             && let Some(record) = bucket.record(spot.slot, sequence)
         {
-            return Err(Box::new(self.replay(place, spot, item, bucket, sequence, record)));
+            return Err(Box::new(self.replay(place, spot, item, bucket, sequence, &record)));
         }
         let ttl_ms_max = item.rules.ttl_ms_max();
         if place.ttl_ms.is_some_and(|ttl| ttl > ttl_ms_max) {
@@ -195,7 +195,7 @@ impl Ledger {
         item: &Item,
         bucket: &Bucket,
         sequence: u64,
-        record: &Record,
+        record: &Record<'_>,
     ) -> Answer {
         let standing = record.standing_at(self.books.now.0);
         if standing == Standing::Voided {
@@ -280,7 +280,7 @@ impl Ledger {
         if record.standing == Standing::Voided {
             return Err(Box::new(Answer::Voided));
         }
-        let hold = self.view(item, bucket, spot.slot, sequence, record);
+        let hold = self.view(item, bucket, spot.slot, sequence, &record);
         Err(Box::new(Answer::Hold { hold, replayed: true }))
     }
 
