@@ -5,11 +5,11 @@
 
 use std::collections::BTreeSet;
 
+use super::cut::Pages;
+use super::digest::{self, Digest};
 use super::due::SWEPT_FOR_COMMANDS_MAX;
 use super::ids::{LogIndex, ShardId, UnixMs};
 use super::item::ItemKey;
-use super::cut::Pages;
-use super::digest::{self, Digest};
 use super::page::{NAME_BYTES, PageId};
 use super::{BucketRef, Settings};
 

@@ -84,7 +84,7 @@ impl Bench {
     async fn deliver(&mut self) {
         let delivery = runtime::timeout(LONG, self.deliveries.recv()).await.expect("in time");
         self.writer.receive(delivery.expect("the home is there"));
-        self.writer.gate.out.flush();
+        self.writer.gate.send_home();
     }
 
     /// Gathers an entry and keeps it from Raft.
