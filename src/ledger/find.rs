@@ -69,8 +69,9 @@ impl Ledger {
 
     fn find_receipt(&self, scope: &KeyScope) -> Found {
         let KeyScope { name, region, buyer, key } = scope;
+        let trace = self.trace(buyer.as_deref(), key);
         let Ok((spot, item, bucket)) =
-            self.spot(name.borrowed(), region.as_deref(), buyer.as_deref(), key)
+            self.spot(trace, name.borrowed(), region.as_deref(), buyer.as_deref(), key)
         else {
             return Found::NotFound;
         };

@@ -24,11 +24,7 @@ pub(super) fn load(
     settings: Settings,
     pages: impl Iterator<Item = (PageKey, Vec<u8>)>,
 ) -> Result<Ledger, LoadError> {
-    let mut loader = Loader {
-        ledger: Ledger::new(shard, settings),
-        meta: None,
-        later: Vec::new(),
-    };
+    let mut loader = Loader { ledger: Ledger::new(shard, settings), meta: None, later: Vec::new() };
     loader.ledger.books.pages = super::cut::Pages::new();
     loader.ledger.books.digest = super::digest::Digest::default();
     let mut seen = BTreeSet::new();

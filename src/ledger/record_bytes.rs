@@ -64,8 +64,8 @@ impl<'a> Record<'a> {
     /// Appends its bytes.
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
         let operations = self.operations();
-        let plain = (self.sold, self.confirmed, self.extends_used) == (0, 0, 0)
-            && operations.len() == 0;
+        let plain =
+            (self.sold, self.confirmed, self.extends_used) == (0, 0, 0) && operations.len() == 0;
         let life = self.expires_at.wrapping_sub(self.placed_at);
         let as_asked = self.ttl_asked == life;
         let mark = |mark: u8, is: bool| if is { mark } else { 0 };
@@ -129,11 +129,8 @@ impl<'a> Record<'a> {
         let (key, text) = text.split_at_checked(key_length)?;
         let (buyer, reference) = text.split_at_checked(buyer_length)?;
         let (quantity, placed_at, life) = (reader.u64()?, reader.u64()?, reader.u64()?);
-        let ttl_asked = if head & AS_ASKED == 0 {
-            reader.u64().filter(|asked| *asked != life)?
-        } else {
-            life
-        };
+        let ttl_asked =
+            if head & AS_ASKED == 0 { reader.u64().filter(|asked| *asked != life)? } else { life };
         let revision = reader.u64()?;
         let (ttl, ttl_max) = (reader.u64()?, reader.u64()?);
         let extends_max = u32::try_from(reader.u64()?).ok()?;

@@ -5,7 +5,7 @@
 //! `buyers` and `lapse` say of the records what the records say themselves. Segments are in the
 //! order of their numbers; none is empty.
 
-use super::buyers::{Buyers, Known};
+use super::buyers::{Buyers, Known, Share};
 use super::chunk::{self, place_of};
 use super::cut::Plan;
 use super::lapse::Lapse;
@@ -190,6 +190,23 @@ impl Slot {
         })
     }
 
+    /// Follows a change of a buyer's record: (before, after).
+    pub(super) fn count(
+        &mut self,
+        buyer: u64,
+        low: u32,
+        (before, after): (Share, Share),
+        fault: &mut bool,
+    ) {
+        if before == Share::default() && self.buyers.begin(buyer, low, after) {
+            return;
+        }
+        // The buyers are lent out so that the records can be asked meanwhile.
+        let mut buyers = std::mem::take(&mut self.buyers);
+        buyers.follow(buyer, low, (before, after), |low| self.units(low), fault);
+        self.buyers = buyers;
+    }
+
     /// A buyer's units at `now`: (held by holds that are not due, sold).
     pub(super) fn usage(&self, hash: u64, buyer: &str, now: u64) -> (u64, u64) {
         let due = |low: u32| {
@@ -210,7 +227,7 @@ impl Slot {
     }
 
     /// Units held by the hold with these low bits of its sequence.
-    pub(super) fn units(&self, low: u32) -> u64 {
+    fn units(&self, low: u32) -> u64 {
         self.record(whole(low, self.next)).map_or(0, |record| record.open())
     }
 }

@@ -144,7 +144,7 @@ impl Ledger {
 
 impl Bucket {
     /// Whether it keeps no record.
-    fn is_forgotten(&self) -> bool {
+    pub(super) fn is_forgotten(&self) -> bool {
         self.generations.is_empty() && self.sales.is_empty()
     }
 

@@ -47,6 +47,12 @@ impl<E: Entry> Table<E> {
         }
     }
 
+    /// Looks at the place where entries of a hash begin, so that its memory is near when they are
+    /// asked for; tells whether anything stands there.
+    pub(super) fn glance(&self, hash: u32) -> bool {
+        !self.at(self.home(hash)).is_nothing()
+    }
+
     /// What stands at a place that [`Table::find`] told.
     pub(super) fn at(&self, place: usize) -> E {
         self.places.get(place).copied().unwrap_or(E::NOTHING)
