@@ -153,10 +153,11 @@ impl Shard {
 }
 
 fn hold_of(answer: &Answer) -> HoldId {
-    let Answer::Placed(placed) = answer else {
-        panic!("expected a new hold, not {answer:?}");
-    };
-    placed.id
+    match answer {
+        Answer::Placed(placed) => placed.id,
+        Answer::Hold { hold, replayed: false } => hold.id,
+        other => panic!("expected a new or changed hold, not {other:?}"),
+    }
 }
 
 fn resident_bytes() -> u64 {

@@ -21,6 +21,7 @@ mod due;
 mod encoding;
 mod escrow;
 mod find;
+mod gist;
 mod glance;
 mod hold;
 mod ids;

@@ -8,6 +8,7 @@
 use super::buyers::{Buyers, Known, Share};
 use super::chunk::{self, place_of};
 use super::cut::Plan;
+use super::gist::Gist;
 use super::lapse::Lapse;
 use super::receipts::{KeyIndex, whole};
 use super::record::Record;
@@ -72,15 +73,28 @@ impl Slot {
         })
     }
 
+    /// The gist of a sequence's record.
+    pub(super) fn gist(&self, sequence: u64) -> Option<Gist> {
+        Gist::read(self.bytes(sequence)?)
+    }
+
     /// Records from `from` on, in sequence.
     pub(super) fn records_from(&self, from: u64) -> impl Iterator<Item = (u64, Record<'_>)> {
+        let all = self.bytes_from(from);
+        all.filter_map(|(sequence, bytes)| Some((sequence, Record::decode(bytes)?)))
+    }
+
+    /// Gists of the records from `from` on, in sequence.
+    pub(super) fn gists_from(&self, from: u64) -> impl Iterator<Item = (u64, Gist)> {
+        let all = self.bytes_from(from);
+        all.filter_map(|(sequence, bytes)| Some((sequence, Gist::read(bytes)?)))
+    }
+
+    fn bytes_from(&self, from: u64) -> impl Iterator<Item = (u64, &[u8])> {
         let first = self.find_segment(segment_of(from)).unwrap_or_else(|place| place);
-        self.segments
-            .iter()
-            .skip(first)
-            .flat_map(move |segment| segment.records(from))
-            .filter(move |(sequence, _)| *sequence >= from)
-            .filter_map(|(sequence, bytes)| Some((sequence, Record::decode(bytes)?)))
+        let segments = self.segments.iter().skip(first);
+        let records = segments.flat_map(move |segment| segment.records(from));
+        records.filter(move |(sequence, _)| *sequence >= from)
     }
 
     /// A page of records: the bytes of its chunk, when it exists.
@@ -228,6 +242,6 @@ impl Slot {
 
     /// Units held by the hold with these low bits of its sequence.
     fn units(&self, low: u32) -> u64 {
-        self.record(whole(low, self.next)).map_or(0, |record| record.open())
+        self.gist(whole(low, self.next)).map_or(0, |gist| gist.open())
     }
 }
