@@ -73,6 +73,11 @@ impl<'a> Reader<'a> {
         Some(u128::from_le_bytes(self.take(16)?.try_into().ok()?))
     }
 
+    /// What is not read yet.
+    pub(super) fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
     /// Whether everything was read.
     pub(super) fn is_done(&self) -> bool {
         self.rest.is_empty()

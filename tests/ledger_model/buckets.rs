@@ -19,7 +19,7 @@ struct Halves {
 impl Halves {
     fn new() -> Halves {
         let name = ItemName { tenant: "t".into(), item: "x".into() };
-        let shard = ShardId(1 - home_shard(&name, 2).0);
+        let shard = ShardId(1 - home_shard(name.borrowed(), 2).0);
         let ledger = Ledger::new(shard, laws::settings(2));
         Halves { shard, ledger, name, index: 0 }
     }
@@ -77,6 +77,7 @@ impl Halves {
     /// Places one unit for each buyer; tells which bucket served it, `None` when none is here.
     fn served(&mut self, key: &str) -> Vec<Option<u16>> {
         let bucket = |answer| match answer {
+            Answer::Placed(placed) => Some(placed.id.bucket.0),
             Answer::Hold { hold, .. } => Some(hold.id.bucket.0),
             Answer::Refused(Refusal::NotOwner) => None,
             other => panic!("neither a hold nor elsewhere: {other:?}"),
@@ -119,7 +120,7 @@ pub(crate) fn a_buyer_is_served_by_no_other_bucket_than_its_own() {
     assert_eq!(halves.stock(1), 0);
     for (buyer, own) in both.iter().enumerate() {
         match halves.place(buyer, "another") {
-            Answer::Hold { hold, .. } => assert_eq!((hold.id.bucket.0, *own), (2, Some(2))),
+            Answer::Placed(placed) => assert_eq!((placed.id.bucket.0, *own), (2, Some(2))),
             Answer::Refused(Refusal::InsufficientStock { available: 0 }) => {
                 assert_eq!(*own, Some(1), "buyer {buyer}: bucket 2 has stock");
             }

@@ -12,12 +12,12 @@ use tokio::sync::oneshot;
 
 use super::*;
 use crate::ledger::{
-    Adjust, Answer, Change, Found, HoldId, HoldView, KeyScope, Place as PlaceCommand, Query,
+    Adjust, Answer, Change, Command, Found, HoldId, KeyScope, Place as PlaceCommand, Query,
     Receipt, Refusal, Release, SetMode,
 };
 use crate::raft::trial::{Alone, SHARD, define, item, run, until};
 use crate::shard::ask::Addressed;
-use crate::shard::desk::{Consistency, Reply};
+use crate::shard::desk::{Consistency, Question, Reply};
 use crate::shard::fence::Bar;
 use crate::shard::home::Home;
 use crate::shard::opening::{ShardLimits, ShardService, assemble};
@@ -67,7 +67,7 @@ impl Bench {
         let addressed =
             |question| Addressed { shard: SHARD, question, consistency: Consistency::Leader };
         let questions = questions.into_iter().map(addressed).collect();
-        self.home.send(questions, runtime::now() + time).expect("a slot")
+        self.home.send(questions, runtime::now() + time).expect("a slot").answers
     }
 
     /// Sends a command and lets the gate judge it.
@@ -76,7 +76,7 @@ impl Bench {
     }
 
     async fn take_for(&mut self, command: Command, time: Duration) -> Answers {
-        let answers = self.send(vec![Question::Command(command)], time);
+        let answers = self.send(vec![Question::from(command)], time);
         self.deliver().await;
         answers
     }
@@ -84,7 +84,7 @@ impl Bench {
     async fn deliver(&mut self) {
         let delivery = runtime::timeout(LONG, self.deliveries.recv()).await.expect("in time");
         self.writer.receive(delivery.expect("the home is there"));
-        self.writer.gate.out.flush();
+        self.writer.gate.send_home();
     }
 
     /// Gathers an entry and keeps it from Raft.
@@ -147,9 +147,11 @@ fn place(key: &str, quantity: u64) -> Command {
     Command::Place(place_of(key, quantity))
 }
 
-fn held(outcome: Outcome) -> (HoldView, bool) {
+/// A hold's id, and whether it was there before.
+fn held(outcome: Outcome) -> (HoldId, bool) {
     match outcome {
-        Outcome::Answered(Answer::Hold { hold, replayed }) => (hold, replayed),
+        Outcome::Answered(Answer::Placed(placed)) => (placed.id, false),
+        Outcome::Answered(Answer::Hold { hold, replayed }) => (hold.id, replayed),
         other => panic!("no hold: {other:?}"),
     }
 }

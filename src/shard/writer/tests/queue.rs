@@ -95,9 +95,9 @@ fn places_never_fill_the_lane_of_what_ends_or_keeps_a_hold() {
         for number in 0..2 {
             waiting.push(bench.take(place(&format!("w{number}"), 1)).await);
         }
-        let shed = bench.send(vec![Question::Command(place("shed", 1))], LONG);
+        let shed = bench.send(vec![Question::from(place("shed", 1))], LONG);
         assert_eq!(one(shed).await, Outcome::Overloaded);
-        let ended = bench.take(release(hold.id, "r")).await;
+        let ended = bench.take(release(hold, "r")).await;
         bench.commit().await;
         assert!(matches!(one(ended).await, Outcome::Answered(Answer::Hold { .. })));
         for answers in waiting {
@@ -150,9 +150,7 @@ fn what_one_turn_produced_goes_over_as_one_message() {
     run(async {
         let mut bench = Bench::open(limits(), 100).await;
         let answers: Vec<Answers> = (0..10)
-            .map(|number| {
-                bench.send(vec![Question::Command(place(&format!("k{number}"), 1))], LONG)
-            })
+            .map(|number| bench.send(vec![Question::from(place(&format!("k{number}"), 1))], LONG))
             .collect();
         let delivery = bench.deliveries.recv().await.expect("a message");
         assert_eq!(delivery.asks.len(), 10);

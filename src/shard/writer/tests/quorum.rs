@@ -102,7 +102,7 @@ fn what_waits_for_a_shard_that_is_stuck_and_without_a_quorum_is_told_so_by_the_w
         let network = network(NodeId(1));
         let router = Router::open(NodeId(1), &shards, Vec::new(), network);
         let deadline = runtime::now() + LONG;
-        let (question, consistency) = (Question::Command(place("k", 1)), Consistency::Leader);
+        let (question, consistency) = (Question::from(place("k", 1)), Consistency::Leader);
         let request = Request { question, deadline, consistency, hop: Hop::Forward };
         let told = runtime::timeout(LONG / 2, router.answer(request)).await;
         let told = told.expect("long before its deadline").outcome;
