@@ -3,7 +3,7 @@
 //! ```text
 //! cargo run --release --example ledger_speed            # a million holds, some 3 GiB at most
 //! cargo run --release --example ledger_speed -- 100000  # fewer
-//! cargo run --release --example ledger_speed -- bench   # placements as `holdfast bench` names them
+//! cargo run --release --example ledger_speed -- bench   # as `holdfast bench` names its holds
 //! ```
 //!
 //! Prints one line a measurement: the mean of all units, then the median, the 99th percentile and
@@ -153,10 +153,11 @@ impl Shard {
 }
 
 fn hold_of(answer: &Answer) -> HoldId {
-    let Answer::Placed(placed) = answer else {
-        panic!("expected a new hold, not {answer:?}");
-    };
-    placed.id
+    match answer {
+        Answer::Placed(placed) => placed.id,
+        Answer::Hold { hold, replayed: false } => hold.id,
+        other => panic!("expected a new or changed hold, not {other:?}"),
+    }
 }
 
 fn resident_bytes() -> u64 {
@@ -410,7 +411,7 @@ fn bench_places(most: u64, answered: bool) {
             let (mut cpu, first) = (0, placed);
             while placed < until {
                 // What is applied is made first, some entries at a time.
-                let entries = (until - placed).div_ceil(BATCH).min(500);
+                let entries = (until - placed).div_ceil(BATCH).min(20);
                 let batches: Vec<Batch> = (0..entries)
                     .map(|entry| Batch {
                         stamp: UnixMs(shard.now + entry),

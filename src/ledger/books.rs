@@ -11,6 +11,7 @@ use super::due::SWEPT_FOR_COMMANDS_MAX;
 use super::ids::{LogIndex, ShardId, UnixMs};
 use super::item::ItemKey;
 use super::page::{NAME_BYTES, PageId};
+use super::receipts::Trace;
 use super::{BucketRef, Settings};
 
 /// The ledger's bookkeeping.
@@ -48,6 +49,8 @@ pub(super) struct Books {
     pub(super) expired: u64,
     /// Nobody reads the answers of the entry being applied.
     pub(super) unanswered: bool,
+    /// Traces of the placements of the entry being applied, in order.
+    pub(super) traces: Vec<Trace>,
     scratch: Vec<u8>,
 }
 
@@ -71,6 +74,7 @@ impl Books {
             swept: 0,
             expired: 0,
             unanswered: false,
+            traces: Vec::new(),
             scratch: Vec::new(),
         }
     }

@@ -16,7 +16,7 @@ use super::chunk::{self, chunk_of};
 use super::deadline::Deadlines;
 use super::ids::RegionOrdinal;
 use super::page::{Kind, PageId};
-use super::receipts::{buyer_hash, key_fragment};
+use super::receipts::Trace;
 use super::record::{Record, Standing};
 use super::segment::segment_of;
 use super::slot::Slot;
@@ -191,7 +191,8 @@ impl Bucket {
     }
 
     /// Writes a new record and returns its sequence.
-    pub(super) fn insert(&mut self, slot: u16, record: Record<'_>, books: &mut Books) -> u64 {
+    pub(super) fn insert(&mut self, trace: Trace, record: Record<'_>, books: &mut Books) -> u64 {
+        let slot = trace.slot;
         let Some(place) = self.slots.get_mut(usize::from(slot)) else { return 0 };
         let sequence = place.get_or_insert_default().next;
         self.touch(books);
@@ -204,7 +205,7 @@ impl Bucket {
         }
         let weight = Weight::of(&record);
         self.account(Weight::default(), weight);
-        self.adopt(slot, sequence, &record, weight, books);
+        self.adopt(trace, sequence, &record, weight, books);
         sequence
     }
 
@@ -238,7 +239,8 @@ impl Bucket {
             books.digest.exchange(0, hash);
             let weight = Weight::of(&record);
             self.count(Weight::default(), weight);
-            self.adopt(slot, sequence, &record, weight, books);
+            let trace = Trace::of(&books.settings, record.buyer(), record.key());
+            self.adopt(Trace { slot, ..trace }, sequence, &record, weight, books);
         }
         entries.is_done().then_some(())
     }
@@ -246,18 +248,16 @@ impl Bucket {
     /// Takes a record that is written already into every index.
     fn adopt(
         &mut self,
-        slot: u16,
+        trace: Trace,
         sequence: u64,
         record: &Record<'_>,
         weight: Weight,
         books: &mut Books,
     ) {
+        let Trace { slot, fragment, buyer } = trace;
         let generations = if record.compacted { &mut self.sales } else { &mut self.generations };
         let records = generations.entry(record.placed_at / HOUR_MS).or_default();
         *records = records.saturating_add(1);
-        let secret = &books.settings.tag_key;
-        let fragment = key_fragment(secret, record.buyer(), record.key());
-        let buyer = record.buyer().map(|buyer| buyer_hash(secret, buyer));
         let Some(place) = self.slots.get_mut(usize::from(slot)).and_then(Option::as_mut) else {
             return;
         };
@@ -274,7 +274,7 @@ impl Bucket {
         books: &mut Books,
         change: impl FnOnce(&mut Record<'_>),
     ) {
-        if self.record(slot, sequence).is_none() {
+        if self.slot(slot).is_none_or(|place| place.bytes(sequence).is_none()) {
             return;
         }
         self.touch(books);
@@ -291,7 +291,7 @@ impl Bucket {
         let after = Weight::of(&record);
         let new = books.hash(name, |out| record.encode(out));
         books.digest.exchange(old, new);
-        let buyer = record.buyer().map(|buyer| buyer_hash(&books.settings.tag_key, buyer));
+        let Trace { buyer, .. } = Trace::of(&books.settings, record.buyer(), record.key());
         place.rewrite(sequence, books.hashed());
         self.account(before, after);
         self.follow(slot, sequence, buyer, before, after, books);
@@ -299,7 +299,7 @@ impl Bucket {
 
     /// Forgets a record, whatever it was: a live hold must be swept first. What it sold stays sold.
     pub(super) fn forget(&mut self, slot: u16, sequence: u64, books: &mut Books) {
-        if self.record(slot, sequence).is_none() {
+        if self.slot(slot).is_none_or(|place| place.bytes(sequence).is_none()) {
             return;
         }
         self.touch(books);
@@ -310,9 +310,8 @@ impl Bucket {
         };
         let Some(bytes) = place.bytes(sequence) else { return };
         let Some(record) = Record::decode(bytes) else { return };
-        let secret = &books.settings.tag_key;
-        let fragment = key_fragment(secret, record.buyer(), record.key());
-        let buyer = record.buyer().map(|buyer| buyer_hash(secret, buyer));
+        let Trace { fragment, buyer, .. } =
+            Trace::of(&books.settings, record.buyer(), record.key());
         let weight = Weight::of(&record);
         let (compacted, hour) = (record.compacted, record.placed_at / HOUR_MS);
         let old = books.hash(name, |out| out.extend_from_slice(bytes));
@@ -412,11 +411,7 @@ impl Bucket {
         if let Some(buyer) = buyer
             && before.share() != after.share()
         {
-            // The table of buyers is lent out so that the records can be asked meanwhile.
-            let mut buyers = std::mem::take(&mut place.buyers);
-            let change = (before.share(), after.share());
-            buyers.follow(buyer, sequence as u32, change, |low| place.units(low), &mut self.fault);
-            place.buyers = buyers;
+            place.count(buyer, sequence as u32, (before.share(), after.share()), &mut self.fault);
         }
         if before.deadline == after.deadline {
             return;

@@ -105,14 +105,29 @@ impl Buyers {
         }
     }
 
+    /// Looks at where a buyer's units are kept.
+    pub(super) fn glance(&self, hash: u64) -> bool {
+        self.counts.glance(Name::of(hash).bits())
+    }
+
+    /// Counts the first record of a buyer if that is a live hold, as it is mostly; tells whether it
+    /// was.
+    pub(super) fn begin(&mut self, hash: u64, low: u32, share: Share) -> bool {
+        let first = share.live && share.sold == 0 && self.of(hash) == Known::Nothing;
+        if first {
+            self.counts.insert(Count { name: Name::of(hash).0 | 1, held: low, sold: 0 });
+        }
+        first
+    }
+
     /// The live holds of a buyer of whom units are kept.
     pub(super) fn live(&self, hash: u64) -> impl Iterator<Item = u32> {
         let name = Name::of(hash);
         self.live.range((name, 0)..=(name, u32::MAX)).map(|(_, low)| *low)
     }
 
-    /// Follows a change of the buyer's record with these low bits of its sequence. `units` tells
-    /// the units of another live hold.
+    /// Follows a change of the buyer's record with these low bits of its sequence; [`Buyers::begin`]
+    /// comes before it for a new one. `units` tells the units of another live hold.
     pub(super) fn follow(
         &mut self,
         hash: u64,
@@ -124,9 +139,6 @@ impl Buyers {
         let name = Name::of(hash);
         let one = after.live && after.sold == 0;
         let (mut held, mut sold) = match self.of(hash) {
-            Known::Nothing if one && (before.held, before.sold) == (0, 0) => {
-                return self.counts.insert(Count { name: name.0 | 1, held: low, sold: 0 });
-            }
             Known::One(known) if known == low && one && before.held == after.held => return,
             Known::Nothing => (0, 0),
             Known::One(known) => {
@@ -187,7 +199,9 @@ mod tests {
         let (mut buyers, mut fault) = (Buyers::default(), false);
         let other = |low| if low == 9 { 5 } else { panic!("asked for {low}") };
         let mut follow = |buyers: &mut Buyers, low, before, after| {
-            buyers.follow(77, low, (before, after), other, &mut fault);
+            if before != NONE || !buyers.begin(77, low, after) {
+                buyers.follow(77, low, (before, after), other, &mut fault);
+            }
         };
         follow(&mut buyers, 9, NONE, held(5));
         assert_eq!(buyers.of(77), Known::One(9));

@@ -101,7 +101,7 @@ impl Bucket {
             }
             let Some(Reverse((_, number, sequence))) = heads.pop() else { break };
             let Some(slot) = self.slot(number) else { continue };
-            sum = sum.saturating_add(slot.record(sequence).map_or(0, |record| record.open()));
+            sum = sum.saturating_add(slot.gist(sequence).map_or(0, |gist| gist.open()));
             if sum >= units {
                 break;
             }

@@ -69,8 +69,9 @@ impl Ledger {
 
     fn find_receipt(&self, scope: &KeyScope) -> Found {
         let KeyScope { name, region, buyer, key } = scope;
+        let trace = self.trace(buyer.as_deref(), key);
         let Ok((spot, item, bucket)) =
-            self.spot(name.borrowed(), region.as_deref(), buyer.as_deref(), key)
+            self.spot(trace, name.borrowed(), region.as_deref(), buyer.as_deref(), key)
         else {
             return Found::NotFound;
         };
@@ -145,11 +146,11 @@ impl Ledger {
     fn audit(&self, item: &Item, bucket: &Bucket) -> BucketAudit {
         let UnixMs(now) = self.books.now;
         let (mut held, mut due, mut sold) = (0_u64, 0_u64, 0_u64);
-        for record in bucket.slots.iter().flatten().flat_map(|slot| slot.records_from(0)) {
-            let open = record.1.open();
+        for (_, gist) in bucket.slots.iter().flatten().flat_map(|slot| slot.gists_from(0)) {
+            let open = gist.open();
             held = held.saturating_add(open);
-            due = due.saturating_add(if record.1.is_due(now) { open } else { 0 });
-            sold = sold.saturating_add(record.1.sold);
+            due = due.saturating_add(if gist.is_due(now) { open } else { 0 });
+            sold = sold.saturating_add(gist.sold);
         }
         let stock = &bucket.stock;
         let counted = held == stock.held

@@ -9,7 +9,6 @@
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
-use super::record::Record;
 use super::segment::{Segment, segment_of};
 use super::slot::Slot;
 
@@ -90,7 +89,6 @@ impl Slot {
         let first = self.find_segment(segment_of(sequence)).unwrap_or_else(|place| place);
         let mut segments = self.segments.iter().skip(first);
         let next = segments.find_map(|segment| Segment::next_in_order(segment, sequence))?;
-        let deadline = |record: Record<'_>| (record.expires_at, next);
-        self.record(next).map(deadline)
+        Some((self.gist(next)?.expires_at, next))
     }
 }

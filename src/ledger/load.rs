@@ -276,11 +276,11 @@ fn check_bucket(ledger: &Ledger, key: BucketRef) -> Result<(), LoadError> {
     let mut order_holds = true;
     for slot in bucket.slots.iter().flatten() {
         let mut placed_at = 0;
-        for (_, record) in slot.records_from(0) {
-            held = held.saturating_add(record.open());
-            sold = sold.saturating_add(record.sold);
-            order_holds &= placed_at <= record.placed_at;
-            placed_at = record.placed_at;
+        for (_, gist) in slot.gists_from(0) {
+            held = held.saturating_add(gist.open());
+            sold = sold.saturating_add(gist.sold);
+            order_holds &= placed_at <= gist.placed_at;
+            placed_at = gist.placed_at;
         }
     }
     if !order_holds {

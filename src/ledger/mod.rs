@@ -21,6 +21,8 @@ mod due;
 mod encoding;
 mod escrow;
 mod find;
+mod gist;
+mod glance;
 mod hold;
 mod ids;
 mod item;
@@ -186,9 +188,20 @@ impl Ledger {
         self.books.swept = 0;
         self.sweep_due();
         self.forget_old(batch.commands.len());
+        let mut traces = std::mem::take(&mut self.books.traces);
+        self.glance(batch, &mut traces);
+        let mut next = traces.iter();
         for command in &batch.commands {
-            answer(self.command(command));
+            answer(match command.placing() {
+                Some(place) => {
+                    let known = next.next().copied();
+                    let trace = known.unwrap_or_else(|| self.trace(place.buyer, place.key));
+                    self.place(place, trace)
+                }
+                None => self.command(command),
+            });
         }
+        self.books.traces = traces;
         self.settle();
     }
 
@@ -207,7 +220,10 @@ impl Ledger {
             Command::Adjust(adjust) => self.adjust(adjust),
             Command::SetMode(set) => self.set_mode(set),
             Command::Retire(retire) => self.retire(retire),
-            Command::Place(place) => self.place(place.asked()),
+            Command::Place(place) => {
+                let place = place.asked();
+                self.place(place, self.trace(place.buyer, place.key))
+            }
             Command::Extend(extend) => self.change(self.judge_extend(extend)),
             Command::Confirm(confirm) => self.change(self.judge_confirm(confirm)),
             Command::Release(release) => self.change(self.judge_release(release)),
@@ -245,7 +261,11 @@ impl Ledger {
             Command::Adjust(adjust) => self.judge_adjust(adjust).map(|plan| plan.demand),
             Command::SetMode(set) => self.judge_mode(set).map(nothing),
             Command::Retire(retire) => self.judge_retire(retire).map(nothing),
-            Command::Place(place) => self.judge_place(place.asked()).map(|grant| grant.demand),
+            Command::Place(place) => {
+                let place = place.asked();
+                let trace = self.trace(place.buyer, place.key);
+                self.judge_place(place, trace).map(|grant| grant.demand)
+            }
             Command::Extend(extend) => self.judge_extend(extend).map(|change| change.demand()),
             Command::Confirm(confirm) => self.judge_confirm(confirm).map(|change| change.demand()),
             Command::Release(release) => self.judge_release(release).map(|change| change.demand()),

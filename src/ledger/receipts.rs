@@ -10,6 +10,7 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 use smallvec::SmallVec;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use super::Settings;
 use super::ids::{ItemNumber, NameRef, RegionOrdinal, ShardId};
 use super::table::{Entry, Table};
 
@@ -51,22 +52,38 @@ fn remainder(hash: u64, of: u16) -> u16 {
     hash.checked_rem(u64::from(of)).unwrap_or(0) as u16
 }
 
-/// Hash of (buyer, key) within a slot.
-pub(super) fn key_fragment(secret: &[u8; 16], buyer: Option<&str>, key: &str) -> u32 {
-    let mut hasher = SipHasher13::new_with_key(secret);
-    let buyer = buyer.unwrap_or_default();
-    hasher.write(&[u8::try_from(buyer.len()).unwrap_or(u8::MAX)]);
-    hasher.write(buyer.as_bytes());
-    hasher.write(key.as_bytes());
-    hasher.finish() as u32
+/// What a buyer and a key hash to within a bucket.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Trace {
+    /// The slot of the buyer, or of the key when there is none.
+    pub(super) slot: u16,
+    /// Hash of buyer and key within the slot.
+    pub(super) fragment: u32,
+    /// Hash of the buyer within the slot.
+    pub(super) buyer: Option<u64>,
+}
+
+impl Trace {
+    /// The trace of a buyer and a key.
+    pub(super) fn of(settings: &Settings, buyer: Option<&str>, key: &str) -> Trace {
+        let slot = slot_of(buyer.unwrap_or(key), settings.slots);
+        let mut hasher = buyers(&settings.tag_key, buyer.unwrap_or_default());
+        let buyer = buyer.map(|_| hasher.finish());
+        hasher.write(key.as_bytes());
+        Trace { slot, fragment: hasher.finish() as u32, buyer }
+    }
 }
 
 /// Hash of a buyer within a slot.
 pub(super) fn buyer_hash(secret: &[u8; 16], buyer: &str) -> u64 {
+    buyers(secret, buyer).finish()
+}
+
+fn buyers(secret: &[u8; 16], buyer: &str) -> SipHasher13 {
     let mut hasher = SipHasher13::new_with_key(secret);
-    hasher.write(b"buyer\0");
+    hasher.write(&[u8::try_from(buyer.len()).unwrap_or(u8::MAX)]);
     hasher.write(buyer.as_bytes());
-    hasher.finish()
+    hasher
 }
 
 /// Hash of (item number, region, buyer), for the gate.
@@ -144,6 +161,11 @@ impl KeyIndex {
         let right = |known: &Known| known.fragment == fragment && is_it(whole(known.low, next));
         let place = self.0.find(fragment, right)?;
         Some(whole(self.0.at(place).low, next))
+    }
+
+    /// Looks at where the records of a hash are kept.
+    pub(super) fn glance(&self, fragment: u32) -> bool {
+        self.0.glance(fragment.max(1))
     }
 
     /// Remembers a record, which is not remembered yet.

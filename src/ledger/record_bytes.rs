@@ -18,15 +18,15 @@ use super::record::{Asked, OPERATIONS_MAX, Operation, Record, RuleSet, Standing}
 pub(super) const RECORD_BYTES_MAX: usize = 2_000;
 
 /// The bits of the first byte that are the standing.
-const STANDING: u8 = 0x07;
+pub(super) const STANDING: u8 = 0x07;
 /// Its receipts are forgotten.
-const COMPACTED: u8 = 0x08;
+pub(super) const COMPACTED: u8 = 0x08;
 /// A reference was given.
-const REFERENCE: u8 = 0x10;
+pub(super) const REFERENCE: u8 = 0x10;
 /// Nothing was sold, confirmed, extended, or remembered.
-const PLAIN: u8 = 0x20;
+pub(super) const PLAIN: u8 = 0x20;
 /// The lifetime asked for is the life it has.
-const AS_ASKED: u8 = 0x40;
+pub(super) const AS_ASKED: u8 = 0x40;
 /// Of no meaning.
 const UNUSED: u8 = 0x80;
 
@@ -176,7 +176,8 @@ fn length(text: &str) -> u8 {
     u8::try_from(text.len()).unwrap_or(u8::MAX)
 }
 
-fn standing(number: u8) -> Option<Standing> {
+/// The standing of a number.
+pub(super) fn standing(number: u8) -> Option<Standing> {
     [
         Standing::Held,
         Standing::Sold,
@@ -233,13 +234,15 @@ mod tests {
     use std::sync::Arc;
 
     use super::super::command::HoldRules;
+    use super::super::gist::Gist;
     use super::super::record::NewRecord;
     use super::*;
 
     fn written(record: &Record<'_>) -> Vec<u8> {
         let mut bytes = Vec::new();
         record.encode(&mut bytes);
-        assert_eq!(Record::decode(&bytes), Some(*record).filter(|r| r.operations().new.is_none()));
+        assert_eq!(Record::decode(&bytes), Some(*record));
+        assert_eq!(Gist::read(&bytes), Some(Gist::of(record)));
         bytes
     }
 
@@ -279,6 +282,7 @@ mod tests {
         }
         let decoded = Record::decode(&bytes).expect("its own bytes");
         assert_eq!(decoded.operations().len(), OPERATIONS_MAX);
+        assert_eq!(Gist::read(&bytes), Some(Gist::of(&decoded)));
         assert!(decoded.operations().iter().all(|operation| operation.asked == confirm));
         assert_eq!(decoded.with(Operations::NONE), record);
         assert!(bytes.len() <= RECORD_BYTES_MAX, "{}", bytes.len());
@@ -314,7 +318,9 @@ mod tests {
         asked_by_words.insert(8, 60);
         assert_eq!(Record::decode(&asked_by_words), None);
         asked_by_words[8] = 61;
-        assert_eq!(Record::decode(&asked_by_words).map(|record| record.ttl_asked), Some(61));
+        let asked = Record::decode(&asked_by_words).expect("another lifetime was asked for");
+        assert_eq!(asked.ttl_asked, 61);
+        assert_eq!(written(&asked), asked_by_words);
         record.standing = Standing::Sold;
         record.sold = 1;
         assert_eq!(written(&record)[0] & PLAIN, 0);

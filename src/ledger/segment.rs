@@ -69,8 +69,8 @@ impl Segment {
     pub(super) fn records(&self, from: u64) -> impl Iterator<Item = (u64, &[u8])> {
         let first = self.number.saturating_mul(SEGMENT_RECORDS);
         let skip = chunk::chunk_of(from.saturating_sub(first));
-        let skip = usize::try_from(skip).unwrap_or(usize::MAX);
-        let chunks = self.chunks.iter().zip(0_u64..).skip(skip);
+        let chunks =
+            self.chunks.iter().zip(0_u64..).skip(usize::try_from(skip).unwrap_or(usize::MAX));
         chunks.flat_map(move |(bytes, number)| {
             let first = first.saturating_add(number.saturating_mul(CHUNK_RECORDS));
             chunk::entries(bytes).map(move |(place, record)| (first.saturating_add(place), record))

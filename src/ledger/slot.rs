@@ -5,9 +5,10 @@
 //! `buyers` and `lapse` say of the records what the records say themselves. Segments are in the
 //! order of their numbers; none is empty.
 
-use super::buyers::{Buyers, Known};
+use super::buyers::{Buyers, Known, Share};
 use super::chunk::{self, place_of};
 use super::cut::Plan;
+use super::gist::Gist;
 use super::lapse::Lapse;
 use super::receipts::{KeyIndex, whole};
 use super::record::Record;
@@ -72,15 +73,28 @@ impl Slot {
         })
     }
 
+    /// The gist of a sequence's record.
+    pub(super) fn gist(&self, sequence: u64) -> Option<Gist> {
+        Gist::read(self.bytes(sequence)?)
+    }
+
     /// Records from `from` on, in sequence.
     pub(super) fn records_from(&self, from: u64) -> impl Iterator<Item = (u64, Record<'_>)> {
+        let all = self.bytes_from(from);
+        all.filter_map(|(sequence, bytes)| Some((sequence, Record::decode(bytes)?)))
+    }
+
+    /// Gists of the records from `from` on, in sequence.
+    pub(super) fn gists_from(&self, from: u64) -> impl Iterator<Item = (u64, Gist)> {
+        let all = self.bytes_from(from);
+        all.filter_map(|(sequence, bytes)| Some((sequence, Gist::read(bytes)?)))
+    }
+
+    fn bytes_from(&self, from: u64) -> impl Iterator<Item = (u64, &[u8])> {
         let first = self.find_segment(segment_of(from)).unwrap_or_else(|place| place);
-        self.segments
-            .iter()
-            .skip(first)
-            .flat_map(move |segment| segment.records(from))
-            .filter(move |(sequence, _)| *sequence >= from)
-            .filter_map(|(sequence, bytes)| Some((sequence, Record::decode(bytes)?)))
+        let segments = self.segments.iter().skip(first);
+        let records = segments.flat_map(move |segment| segment.records(from));
+        records.filter(move |(sequence, _)| *sequence >= from)
     }
 
     /// A page of records: the bytes of its chunk, when it exists.
@@ -190,6 +204,23 @@ impl Slot {
         })
     }
 
+    /// Follows a change of a buyer's record: (before, after).
+    pub(super) fn count(
+        &mut self,
+        buyer: u64,
+        low: u32,
+        (before, after): (Share, Share),
+        fault: &mut bool,
+    ) {
+        if before == Share::default() && self.buyers.begin(buyer, low, after) {
+            return;
+        }
+        // The buyers are lent out so that the records can be asked meanwhile.
+        let mut buyers = std::mem::take(&mut self.buyers);
+        buyers.follow(buyer, low, (before, after), |low| self.units(low), fault);
+        self.buyers = buyers;
+    }
+
     /// A buyer's units at `now`: (held by holds that are not due, sold).
     pub(super) fn usage(&self, hash: u64, buyer: &str, now: u64) -> (u64, u64) {
         let due = |low: u32| {
@@ -210,7 +241,7 @@ impl Slot {
     }
 
     /// Units held by the hold with these low bits of its sequence.
-    pub(super) fn units(&self, low: u32) -> u64 {
-        self.record(whole(low, self.next)).map_or(0, |record| record.open())
+    fn units(&self, low: u32) -> u64 {
+        self.gist(whole(low, self.next)).map_or(0, |gist| gist.open())
     }
 }

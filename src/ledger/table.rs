@@ -2,9 +2,12 @@
 //! after the other.
 //!
 //! Promises: entries of one hash are kept side by side, as many as there are; a table is between
-//! half and 4/5 full once it is not tiny, and grows by half, entries in the order of their
+//! 4/9 and 2/3 full once it is not tiny, and grows by half, entries in the order of their
 //! hashes, so that growing reads and writes memory in one direction. The order of entries of one
 //! hash means nothing.
+
+/// Bytes that memory gives at once.
+const LINE_BYTES: usize = 64;
 
 /// What is kept.
 pub(super) trait Entry: Copy {
@@ -47,6 +50,14 @@ impl<E: Entry> Table<E> {
         }
     }
 
+    /// Looks at the place where entries of a hash begin, and at the next line of memory, so that
+    /// both are near when they are asked for; tells whether anything stands there.
+    pub(super) fn glance(&self, hash: u32) -> bool {
+        let home = self.home(hash);
+        let next = home.saturating_add(LINE_BYTES / size_of::<E>());
+        !self.at(home).is_nothing() | !self.at(next).is_nothing()
+    }
+
     /// What stands at a place that [`Table::find`] told.
     pub(super) fn at(&self, place: usize) -> E {
         self.places.get(place).copied().unwrap_or(E::NOTHING)
@@ -61,8 +72,8 @@ impl<E: Entry> Table<E> {
 
     /// Adds an entry.
     pub(super) fn insert(&mut self, entry: E) {
-        // At most four fifths are used, so that a walk finds its end soon.
-        if self.used.saturating_add(1).saturating_mul(5) > self.places.len().saturating_mul(4) {
+        // At most two thirds are used, so that a walk finds its end within a line of memory or two.
+        if self.used.saturating_add(1).saturating_mul(3) > self.places.len().saturating_mul(2) {
             let half = self.places.len() / 2;
             self.resize(self.places.len().saturating_add(half).saturating_add(4));
         }

@@ -80,7 +80,7 @@ impl Bucket {
     /// Slot, segment and number of the first page of records that waits to be encoded, from a slot
     /// and segment on.
     fn take_pending(&mut self, slot: u16, segment: u64, plan: Plan<'_>) -> Option<(u16, u64, u64)> {
-        if self.generations.is_empty() && self.sales.is_empty() {
+        if self.is_forgotten() {
             return None;
         }
         let slots = (0_u16..).zip(&mut self.slots).skip(usize::from(slot));
