@@ -19,7 +19,7 @@ impl Ledger {
 
     /// Looks at what the placements of an entry will ask for. Leaves their traces, in order, in
     /// `traces`.
-    pub(super) fn glance<P: Placement>(&self, batch: &BatchOf<P>, traces: &mut Vec<Trace>) {
+    pub(super) fn look_ahead<P: Placement>(&self, batch: &BatchOf<P>, traces: &mut Vec<Trace>) {
         let placements = || batch.commands.iter().filter_map(|command| command.placing());
         traces.clear();
         traces.extend(placements().map(|place| self.trace(place.buyer, place.key)));
