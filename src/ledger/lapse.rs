@@ -1,11 +1,11 @@
 //! In which order a slot's live holds fall due.
 //!
 //! Most holds of an item live equally long, or one of a few lifetimes, so their deadlines are in
-//! the order of their sequences, or fall into a few rows that are. Of a hold in a row only a mark is
-//! kept beside the record, which tells its deadline itself; the others are listed. Invariants: each
-//! live hold is in one row or listed; in a row deadlines do not decrease with the sequence; `front`
-//! is its first hold, `last` has the greatest deadline and sequence that it has had since it was
-//! empty.
+//! the order of their sequences, or fall into a few rows that are. Of a hold in a row only a mark
+//! is kept beside the record, which tells its deadline itself; the others are listed. Invariants:
+//! each live hold is in one row or listed; in a row deadlines do not decrease with the sequence;
+//! `front` is its first hold, `last` has the greatest deadline and sequence that it has had since
+//! it was empty.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
