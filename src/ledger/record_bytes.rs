@@ -253,11 +253,12 @@ mod tests {
             extends_max: u32::MAX,
             lifetime_ms_max: u64::MAX,
         };
+        let rules = RuleSet::new(&rules, Some(u64::MAX));
         let mut record = Record::new(NewRecord {
             key: &text,
             buyer: Some(&text),
             reference: Some(&text),
-            rules: &RuleSet::new(&rules, Some(u64::MAX)),
+            rules: &rules,
             quantity: u64::MAX,
             placed_at: u64::MAX,
             expires_at: u64::MAX - 1,
