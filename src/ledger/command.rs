@@ -1,6 +1,6 @@
 //! What the ledger can be asked: the commands of one log entry.
 //!
-//! Commands are numbered by their place in [`Command`]: the list is append-only, a published
+//! Commands are numbered by their place in [`CommandOf`]: the list is append-only, a published
 //! struct is never edited, and a command that this build does not know stops the node.
 //! Names (tenant, item, region, buyer, key) are checked at the edge (`http/`, `client`): in here
 //! they are 1–128 bytes of printable ASCII without `/`. The ledger is total all the same: any
@@ -49,17 +49,35 @@ use super::ids::{BucketId, ItemName, ItemNumber, RegionOrdinal, UnixMs};
 pub use super::spread_command::*;
 
 /// One log entry: the leader's stamp and the commands in the order in which they are answered.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Batch {
+/// Placements, of which a sale is made, come in more than one form
+/// ([`super::Placement`]).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BatchOf<P> {
     /// Ledger time that the leader proposes; the ledger takes the greater of it and its own.
     pub stamp: UnixMs,
     /// The commands, answered one for one.
-    pub commands: Vec<Command>,
+    pub commands: Vec<CommandOf<P>>,
+}
+
+/// A batch that owns its texts.
+pub type Batch = BatchOf<Place>;
+
+/// A batch that borrows from the bytes of its entry.
+pub type BatchRef<'a> = BatchOf<super::PlaceRef<'a>>;
+
+impl<P> Default for BatchOf<P> {
+    fn default() -> BatchOf<P> {
+        BatchOf { stamp: UnixMs(0), commands: Vec::new() }
+    }
 }
 
 /// A question to the ledger that may change it.
+pub type Command = CommandOf<Place>;
+
+/// A question to the ledger that may change it, with placements in the form `P`. All forms have one
+/// encoding.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Command {
+pub enum CommandOf<P> {
     /// Creates or configures an item (home shard).
     Define(Define),
     /// Changes an item's total (home shard).
@@ -69,7 +87,7 @@ pub enum Command {
     /// Deletes an item without open holds (home shard).
     Retire(Retire),
     /// Places a hold (the bucket's shard).
-    Place(Place),
+    Place(P),
     /// Moves a hold's deadline within its budget.
     Extend(Extend),
     /// Turns a hold into a sale.

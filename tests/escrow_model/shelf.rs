@@ -205,7 +205,7 @@ impl Shelf {
         let sweep_max = if plan.unswept { 0 } else { 512 };
         let settings = Settings { slots: 1, sweep_max, ..laws::settings(shards) };
         let name = ItemName { tenant: "t".into(), item: "x".into() };
-        let home = home_shard(&name, shards).0;
+        let home = home_shard(name.borrowed(), shards).0;
         let (mut regions, mut infos, mut layout) = (BTreeMap::new(), Vec::new(), Vec::new());
         let count = if plan.regions { plan.buckets } else { 1 };
         for region in 0..count {

@@ -237,7 +237,7 @@ impl World {
 
     /// The shard that a script calls home, away, away2, … for an item.
     fn shard_called(&self, name: &ItemName, word: &str) -> Result<ShardId, String> {
-        let home = home_shard(name, self.settings.shards).0;
+        let home = home_shard(name.borrowed(), self.settings.shards).0;
         let steps = match word.strip_prefix("away") {
             Some("") => 1,
             Some(steps) => steps.parse().map_err(|e| format!("{word}: {e}"))?,
@@ -267,7 +267,7 @@ impl World {
         };
         shard.index += 1;
         let batch = Batch { stamp: self.at, commands };
-        let answers = shard.ledger.apply(LogIndex(shard.index), &batch);
+        let answers = batch.shown(shard.ledger.apply(LogIndex(shard.index), &batch));
         assert_eq!(answers.len(), batch.commands.len(), "answered one for one");
         match &foreseen {
             Some(Foreseen::Answer(known)) => assert_eq!(known, &answers[0], "foreseen otherwise"),

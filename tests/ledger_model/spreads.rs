@@ -60,7 +60,7 @@ struct World {
 pub(crate) fn run(steps: &[Turn]) -> BTreeMap<String, u64> {
     let settings = Settings { sweep_max: 4, ..laws::settings(SHARDS as u16) };
     let name = ItemName { tenant: "t".into(), item: "x".into() };
-    let home = home_shard(&name, SHARDS as u16).0;
+    let home = home_shard(name.borrowed(), SHARDS as u16).0;
     let shard = |at: usize| ShardId((home + at as u16) % SHARDS as u16);
     let shards = (0..SHARDS).map(|at| Ledger::new(shard(at), settings.clone())).collect();
     let mut world = World {
