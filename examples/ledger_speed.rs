@@ -160,11 +160,13 @@ impl Shard {
 }
 
 fn hold_of(answer: &Answer) -> HoldId {
-    match answer {
-        Answer::Placed(placed) => placed.id,
-        Answer::Hold { hold, replayed: false } => hold.id,
-        other => panic!("expected a new or changed hold, not {other:?}"),
+    if let Answer::Placed(placed) = answer {
+        return placed.id;
     }
+    let Answer::Hold { hold, replayed: false } = answer else {
+        panic!("expected a new or changed hold, not {answer:?}");
+    };
+    hold.id
 }
 
 fn resident_bytes() -> u64 {
