@@ -15,6 +15,9 @@
 //!
 //! `number=` names another life of the item.
 
+// A test that asks for one answer means every other one by the rest, known or to come.
+#![allow(clippy::wildcard_enum_match_arm)]
+
 use super::*;
 
 impl World {
