@@ -105,6 +105,7 @@ pub(crate) fn right() -> Vec<Scene> {
             ..two()
         },
         lives(),
+        lowered(),
         Scene {
             called: "pause and deletion of three",
             revisions: 3,
@@ -143,6 +144,18 @@ pub(crate) fn right() -> Vec<Scene> {
             ..two()
         },
     ]
+}
+
+/// A collector while a lowering begins and is given up.
+fn lowered() -> Scene {
+    Scene {
+        called: "sold out with a lowering given up",
+        pairs: Vec::new(),
+        release: true,
+        lower: 1,
+        collector: true,
+        ..two()
+    }
 }
 
 /// Two lives of one name, and messages of the first in the second.
