@@ -10,6 +10,7 @@ mod bench;
 mod cluster;
 mod demo;
 mod hold;
+mod huge_pages;
 mod item;
 mod local_cluster;
 mod output;
