@@ -114,8 +114,35 @@ fn every_command_and_every_refusal_of_the_ledger_has_a_script() {
     let all: String =
         scripts().iter().map(|path| fs::read_to_string(path).expect("a script")).collect();
     let commands = [
-        "define", "adjust", "pause", "resume", "close", "retire", "place", "extend", "confirm",
-        "release", "return", "void", "advance", "open", "send", "accept", "settle",
+        "define",
+        "adjust",
+        "pause",
+        "resume",
+        "close",
+        "retire",
+        "place",
+        "extend",
+        "confirm",
+        "release",
+        "return",
+        "void",
+        "advance",
+        "open",
+        "send",
+        "accept",
+        "settle",
+        "spread",
+        "layout",
+        "configure",
+        "answered",
+        "erase",
+        "lower_begin",
+        "lower_commit",
+        "lower_abort",
+        "delete_begin",
+        "delete_abort",
+        "delete_commit",
+        "move",
     ];
     let refusals = [
         "sold-out",
@@ -141,6 +168,10 @@ fn every_command_and_every_refusal_of_the_ledger_has_a_script() {
         "revision-mismatch",
         "not-owner",
         "transfer-refused",
+        "under-way",
+        "not-under-way",
+        "not-answered",
+        "lower-in-steps",
     ];
     let has = |start: String| all.lines().any(|line| line.starts_with(&start));
     for command in commands {

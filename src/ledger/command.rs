@@ -16,12 +16,12 @@
 //! 1. **Create.** Any node that knows the shards proposes [`DefineSpread`] at home. The answer has
 //!    the layout. Bucket 0 has the whole total; the home shard's own buckets are open.
 //! 2. **Copies.** Home sends each shard of the layout a [`Configure`] (the ledger makes it:
-//!    [`Query::Copy`], [`Query::Duties`]) and logs the answer with [`CopyAnswered`], until every
-//!    copy has answered the revision that home wants (`ItemView::config`). A copy applies only a
-//!    greater revision and answers the revision, mode and held units it has then; late, repeated
-//!    and reordered ones change nothing. `Define`, `SetMode`, [`SetLayout`] and [`Delete`] raise
-//!    that revision: each is done everywhere when every copy has answered it (200), and under way
-//!    until then (202).
+//!    [`Query::Copy`], [`Query::Duties`]) and logs the answer with [`CopyAnswered`], until each
+//!    has answered the revision that home wants (`ItemView::config`). A copy applies only a greater
+//!    revision and answers the revision, mode and held units it has then; late, repeated and
+//!    reordered ones change nothing. `Define`, `SetMode`, [`SetLayout`] and [`Delete`] raise that
+//!    revision: each is done everywhere when every copy has answered it (200), and under way until
+//!    then (202).
 //! 3. **Stock.** Quotas are where stock is meant to lie; it travels by [`SendStock`] at the donor,
 //!    [`AcceptStock`] at the receiver, [`SettleStock`] at the donor. A puller names its R as
 //!    `if_sent`, so a repeated pull drains nobody twice. The donor repeats the newest {S, F} while
@@ -34,6 +34,9 @@
 //!    refused until every copy has answered *that* revision with nothing held; `DeleteAbort` brings
 //!    the old mode back by another revision. After the commit home sends [`EraseCopy`] to each
 //!    shard until it is answered and logged (`CopyState::Erased`).
+//!
+//! A placement names no life of an item: do not route to a copy that has never answered
+//! (`CopyView::revision` 0), since a copy of an earlier life, paused, may still answer there.
 
 use std::collections::BTreeMap;
 

@@ -270,11 +270,8 @@ impl Ledger {
         let Some(region) = self.buckets.get(&key).map(|bucket| bucket.stock.region) else {
             return 0;
         };
-        let owed = self.items.get(&item_key).and_then(|item| {
-            let first = item.first_of(region)?.bucket == key.bucket;
-            Some(item.region_of(region)?.owed).filter(|_| first)
-        });
-        let paid = owed.unwrap_or(0).min(floor);
+        let item = self.items.get(&item_key);
+        let paid = item.map_or(0, |item| item.floor_owed(key.bucket, region)).min(floor);
         if paid > 0 {
             self.touch_item(item_key);
             let item = self.items.get_mut(&item_key);

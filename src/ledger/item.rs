@@ -200,6 +200,12 @@ impl Item {
         self.record.layout.iter().find(|placement| placement.region == region)
     }
 
+    /// Floor that a bucket owes: only its region's first one does.
+    pub(super) fn floor_owed(&self, bucket: BucketId, region: RegionOrdinal) -> u64 {
+        let first = self.first_of(region).filter(|first| first.bucket == bucket);
+        first.and_then(|_| self.region_of(region)).map_or(0, |region| region.owed)
+    }
+
     /// A bucket's place among its region's, and how many they are.
     pub(super) fn place_in_region(&self, placement: &BucketPlacement) -> (u16, u16) {
         let of_region = self.record.layout.iter().filter(|other| other.region == placement.region);

@@ -164,6 +164,7 @@ impl Ledger {
                 return invalid("regions", "a region is not removed: close it with quota 0");
             };
             change_region(region, was, plan)?;
+            self.quota_covers(key, region.ordinal, was, plan)?;
             plans.insert(region.name.clone(), *plan);
         }
         let new = set.regions.iter().filter(|(name, _)| !home.plans.contains_key(*name));
@@ -173,12 +174,31 @@ impl Ledger {
         within_bounds(&made, &regions, &item.record.layout)?;
         let (regions, layout) = extended(&made, &regions, &item.record.layout);
         plans.extend(made.into_iter().map(|new| (new.name, new.plan)));
-        let closed_differs =
-            item.record.regions.iter().zip(&regions).any(|(a, b)| a.closed != b.closed);
-        if plans == home.plans && !closed_differs {
+        if plans == home.plans {
             return Err(Box::new(self.answer_item(key, false, true)));
         }
         Ok(LayoutPlan { item: key, plans, regions, layout })
+    }
+
+    /// A quota that falls covers what is held and sold of its region, as far as that is known here
+    /// (its proposer asks the other shards); but any region can be closed.
+    fn quota_covers(
+        &self,
+        key: ItemKey,
+        region: RegionOrdinal,
+        was: &RegionPlan,
+        plan: &RegionPlan,
+    ) -> Decided<()> {
+        let now = self.books.now.0;
+        let here = self.buckets_of(key).filter(|bucket| bucket.stock.region == region);
+        let (held, sold) = here.fold((0_u64, 0_u64), |(held, sold), bucket| {
+            (held.saturating_add(bucket.live(now)), sold.saturating_add(bucket.stock.sold))
+        });
+        let needed = held.saturating_add(sold);
+        if plan.quota == 0 || plan.quota >= was.quota || needed <= plan.quota {
+            return Ok(());
+        }
+        refuse(Refusal::StockCommitted { needed, available: plan.quota, held, sold })
     }
 
     pub(super) fn set_layout(&mut self, set: &SetLayout) -> Answer {

@@ -31,13 +31,13 @@ impl Ledger {
             total: home.map(|home| home.total),
             mode: found.record.mode,
             invariant_broken: found.record.invariant_broken,
-            buckets: self.buckets_of(key).map(|bucket| self.level(bucket)).collect(),
+            buckets: self.buckets_of(key).map(|bucket| self.level(found, bucket)).collect(),
             as_of: self.books.now,
             applied: self.books.index.0,
         })
     }
 
-    fn level(&self, bucket: &Bucket) -> Level {
+    fn level(&self, item: &Item, bucket: &Bucket) -> Level {
         let (now, stock) = (self.books.now.0, &bucket.stock);
         let pairs = bucket.pairs.iter().map(|(peer, pair)| PairLevel {
             peer: BucketId(*peer),
@@ -58,6 +58,7 @@ impl Ledger {
             held: bucket.live(now),
             sold: stock.sold,
             floor: stock.floor,
+            floor_owed: item.floor_owed(bucket.key.bucket, stock.region),
             received: stock.received,
             written_off: stock.written_off,
             credits: stock.credits,

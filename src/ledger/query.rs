@@ -195,6 +195,8 @@ pub struct Level {
     pub sold: u64,
     /// Its share of its region's floor.
     pub floor: u64,
+    /// Floor that home has taken back while it had travelled: given up as it arrives here.
+    pub floor_owed: u64,
     /// Units that came in from outside.
     pub received: u64,
     /// Units written off.

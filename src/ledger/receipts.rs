@@ -212,4 +212,26 @@ mod tests {
         assert_eq!(index.find(7, next, |_| true), None);
         assert!(index.0.is_empty());
     }
+
+    #[test]
+    fn buyers_spread_evenly_over_a_regions_buckets() {
+        let names: [fn(u32) -> String; 4] = [
+            |n| format!("b{n}"),
+            |n| format!("buyer-{n:06}"),
+            |n| n.to_string(),
+            |n| format!("{:08x}", n.wrapping_mul(2_654_435_761)),
+        ];
+        for (item, places) in [(1, 2), (2, 2), (1, 3), (7, 4), (1, 8)] {
+            for name in names {
+                let mut owned = vec![0_u32; usize::from(places)];
+                for n in 0..8_000 {
+                    let place = place_of(ItemNumber(item), RegionOrdinal(0), &name(n), places);
+                    owned[usize::from(place)] += 1;
+                }
+                let fair = 8_000 / u32::from(places);
+                let even = owned.iter().all(|n| n.abs_diff(fair) < fair / 5);
+                assert!(even, "{} … over {places} places: {owned:?}", name(1));
+            }
+        }
+    }
 }

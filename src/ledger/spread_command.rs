@@ -42,7 +42,9 @@ pub struct SetLayout {
     pub if_revision: u64,
     /// All regions from now on. A region that exists keeps its buckets; one that is left out must
     /// be closed already. A quota that falls to 0 closes its region, one that rises from 0 reopens
-    /// it. Quotas sum to at most the total.
+    /// it; one that falls otherwise must cover what is held and sold of its region, which is asked
+    /// of the home shard's buckets here, and of the others by the proposer. Quotas sum to at most
+    /// the total.
     pub regions: BTreeMap<String, RegionPlan>,
     /// The shards of the new regions' buckets, distinct within a region.
     pub shards: BTreeMap<String, Vec<ShardId>>,

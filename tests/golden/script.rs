@@ -4,9 +4,9 @@
 //! `->` are what the ledger answered, compared to the letter (`GOLDEN=write` rewrites them).
 //!
 //! ```text
-//! settings sweep_max=2 …        before anything else; the cluster has one shard, or `shards=2`
+//! settings sweep_max=2 …        before anything else; the cluster has one shard, or `shards=3` …
 //! at 1000                       stamp of the entries from here on, ms (also 10m, 24h+5m, …)
-//! on home | on away             which shard the next lines go to (with `shards=2`)
+//! on home | on away | on away2  which shard the next lines go to (with `shards=3`)
 //! define shop/x total=10 …      a command; one entry each, or one entry for all of `entry … end`
 //! place shop/x key=k1 qty=2 as=A
 //! hold A | receipt … | item … | items … | availability … | audit … | holds … | sold_out …
@@ -28,7 +28,10 @@ use holdfast::ledger::*;
 use crate::laws;
 use crate::words;
 
-/// A script's world: one or two shards' ledgers and the names that the script gave.
+#[path = "spread.rs"]
+mod spread;
+
+/// A script's world: some shards' ledgers and the names that the script gave.
 pub(crate) struct World {
     settings: Settings,
     shards: Vec<Shard>,
@@ -40,6 +43,10 @@ pub(crate) struct World {
     entry: Option<Vec<(Command, Option<String>)>>,
     /// Items whose law is broken on purpose.
     lawless: Vec<ItemName>,
+    /// Images of copies that the script has named.
+    images: Vec<(String, Configure)>,
+    /// What each shard's copy of each item answered last.
+    copies: BTreeMap<(ItemRef, ShardId), CopyState>,
 }
 
 struct Shard {
@@ -138,6 +145,8 @@ impl World {
             holds: Vec::new(),
             entry: None,
             lawless: Vec::new(),
+            images: Vec::new(),
+            copies: BTreeMap::new(),
         };
         world.found_shards();
         world
@@ -188,8 +197,9 @@ impl World {
                 return Ok(vec![due.map_or("none".to_string(), |at| at.to_string())]);
             }
             "figures" => return Ok(vec![self.figures()]),
+            "image" => return self.name_image(&line),
             "hold" | "receipt" | "item" | "items" | "availability" | "audit" | "holds"
-            | "sold_out" => {
+            | "sold_out" | "levels" | "duties" => {
                 let query = self.query(&line)?;
                 let found = self.shards[self.on].ledger.query(&query);
                 return Ok(words::found(&found, &self.naming()));
@@ -221,13 +231,23 @@ impl World {
         let name = line.values.get("item").copied().unwrap_or("shop/x");
         let (tenant, item) = name.split_once('/').ok_or("an item is tenant/item")?;
         let name = ItemName { tenant: tenant.to_string(), item: item.to_string() };
-        let home = usize::from(home_shard(name.borrowed(), self.settings.shards).0);
-        self.on = match line.place(0)? {
-            "home" => home,
-            "away" => (home + 1) % self.shards.len(),
-            other => return Err(format!("no such shard: {other}")),
-        };
+        self.on = usize::from(self.shard_called(&name, line.place(0)?)?.0);
         Ok(())
+    }
+
+    /// The shard that a script calls home, away, away2, … for an item.
+    fn shard_called(&self, name: &ItemName, word: &str) -> Result<ShardId, String> {
+        let home = home_shard(name.borrowed(), self.settings.shards).0;
+        let steps = match word.strip_prefix("away") {
+            Some("") => 1,
+            Some(steps) => steps.parse().map_err(|e| format!("{word}: {e}"))?,
+            None if word == "home" => 0,
+            None => return Err(format!("no such shard: {word}")),
+        };
+        if steps >= self.settings.shards {
+            return Err(format!("there are not so many shards: {word}"));
+        }
+        Ok(ShardId((home + steps) % self.settings.shards))
     }
 
     fn naming(&self) -> impl Fn(&HoldId) -> String + use<> {
@@ -272,17 +292,29 @@ impl World {
                 (_, _) => {}
             }
         }
+        for (command, answer) in batch.commands.iter().zip(&answers) {
+            if let (Command::Configure(configure), Answer::Copy(state)) = (command, answer) {
+                self.copies.insert((configure.item, home), *state);
+            }
+            if let (Command::EraseCopy(erase), Answer::Copy(state)) = (command, answer) {
+                self.copies.insert((erase.item, home), *state);
+            }
+        }
         self.check_laws();
         Ok(answers.iter().map(|answer| words::answer(answer, &self.naming())).collect())
     }
 
     fn check_laws(&mut self) {
         for name in self.items.iter().filter(|name| !self.lawless.contains(name)) {
-            let audits: Vec<Audit> =
+            let mut audits: Vec<Audit> =
                 self.shards.iter().filter_map(|s| laws::audit(&s.ledger, name)).collect();
-            if audits.iter().any(|audit| audit.total.is_some()) {
+            // A copy of an earlier life of the item may not be erased yet.
+            let home = audits.iter().find(|audit| audit.total.is_some()).map(|audit| audit.number);
+            audits.retain(|audit| Some(audit.number) == home);
+            if home.is_some() {
                 laws::item_adds_up(&audits);
             }
+            self.check_floors(name);
         }
         for shard in &mut self.shards {
             laws::reload(shard.id, &self.settings, &mut shard.ledger);
@@ -352,6 +384,8 @@ impl World {
                 limit,
             },
             "sold_out" => Query::SoldOut { tenant: line.place(0)?.to_string() },
+            "levels" => Query::Levels(self.item_ref(line)?),
+            "duties" => Query::Duties { after: None, limit },
             other => return Err(format!("no such question: {other}")),
         })
     }
@@ -398,8 +432,8 @@ impl World {
             }
             "void" => Command::Void(Void { scope: World::scope(line)? }),
             "advance" => Command::Advance,
-            "open" | "send" | "accept" | "settle" => self.escrow(line)?,
-            other => return Err(format!("no such command: {other}")),
+            "open" | "send" | "move" | "accept" | "settle" => self.escrow(line)?,
+            _ => return self.spread(line),
         })
     }
 
@@ -408,13 +442,22 @@ impl World {
         let mut regions = BTreeMap::new();
         for (word, plan) in &line.values {
             let Some(region) = word.strip_prefix("region.") else { continue };
-            let parts: Vec<u64> = plan.split('/').map(number).collect::<Result<_, _>>()?;
-            let [quota, floor] = parts[..] else { return Err("a plan is quota/floor".into()) };
-            regions.insert(region.to_string(), RegionPlan { quota, floor, buckets: 1 });
+            regions.insert(region.to_string(), World::plan(plan)?);
         }
         let if_revision = self.revision(line, &name)?;
         let definition = World::definition(line)?;
         Ok(Define { name, total: line.number("total")?, regions, definition, if_revision })
+    }
+
+    /// Reads `quota/floor` or `quota/floor/buckets`.
+    fn plan(text: &str) -> Result<RegionPlan, String> {
+        let parts: Vec<u64> = text.split('/').map(number).collect::<Result<_, _>>()?;
+        let (quota, floor, buckets) = match parts[..] {
+            [quota, floor] => (quota, floor, 1),
+            [quota, floor, buckets] => (quota, floor, buckets as u16),
+            _ => return Err("a plan is quota/floor or quota/floor/buckets".into()),
+        };
+        Ok(RegionPlan { quota, floor, buckets })
     }
 
     fn definition(line: &Line) -> Result<Definition, String> {
@@ -455,6 +498,8 @@ impl World {
             Change::Raise(units)
         } else if let Some(units) = line.number("lower")? {
             Change::Lower(units)
+        } else if let Some(units) = line.number("raise_in")? {
+            Change::RaiseIn { units, region: RegionOrdinal(line.needed("region")? as u16) }
         } else {
             let if_revision = self.revision(line, &name)?.unwrap_or(0);
             Change::Set { total: line.needed("set")?, if_revision }
@@ -482,15 +527,22 @@ impl World {
                 definition: World::definition(line)?,
                 revision: line.number_or("revision", 1)?,
             }),
-            "send" => Command::SendStock(SendStock {
-                from: this("from")?,
-                to: that("to")?,
-                quantity: line.needed("qty")?,
-                acked: line.number_or("acked", 0)?,
-                if_sent: line.needed("if_sent")?,
-                same_region: line.flag("same_region"),
-                bound: line.number_or("bound", 100)?,
-            }),
+            "send" | "move" => {
+                let send = SendStock {
+                    from: this("from")?,
+                    to: that("to")?,
+                    quantity: line.needed("qty")?,
+                    acked: line.number_or("acked", 0)?,
+                    if_sent: line.needed("if_sent")?,
+                    same_region: line.flag("same_region"),
+                    bound: line.number_or("bound", 100)?,
+                };
+                if line.verb == "move" {
+                    Command::MoveStock(send)
+                } else {
+                    Command::SendStock(send)
+                }
+            }
             "accept" => {
                 let (sent, floor_sent) = (line.needed("S")?, line.number_or("F", 0)?);
                 let (to, from) = (this("to")?, that("from")?);

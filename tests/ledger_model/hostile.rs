@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use super::laws;
 use super::sequences::nobodys_hold;
 
-fn units() -> BoxedStrategy<u64> {
+pub(super) fn units() -> BoxedStrategy<u64> {
     prop_oneof![
         6 => 0..5_u64,
         2 => Just(QUANTITY_MAX),
@@ -29,7 +29,7 @@ fn millis() -> BoxedStrategy<u64> {
         .boxed()
 }
 
-fn text() -> BoxedStrategy<String> {
+pub(super) fn text() -> BoxedStrategy<String> {
     prop_oneof![
         12 => (0..4_u8).prop_map(|n| format!("n{n}")),
         1 => Just(String::new()),
@@ -41,7 +41,7 @@ fn text() -> BoxedStrategy<String> {
     .boxed()
 }
 
-fn item_name() -> BoxedStrategy<ItemName> {
+pub(super) fn item_name() -> BoxedStrategy<ItemName> {
     prop_oneof![
         8 => (0..2_u8).prop_map(|n| ItemName { tenant: "t".into(), item: format!("i{n}") }),
         1 => (text(), text()).prop_map(|(tenant, item)| ItemName { tenant, item }),
@@ -92,7 +92,7 @@ fn rules() -> BoxedStrategy<HoldRules> {
         .boxed()
 }
 
-fn definition() -> BoxedStrategy<Definition> {
+pub(super) fn definition() -> BoxedStrategy<Definition> {
     let sane = prop_oneof![3 => Just(HoldRules::default()), 2 => rules()];
     let limit = prop::option::weighted(0.3, units());
     let moment = || prop::option::weighted(0.1, millis().prop_map(UnixMs));
@@ -107,7 +107,7 @@ fn definition() -> BoxedStrategy<Definition> {
         .boxed()
 }
 
-fn plans() -> BoxedStrategy<BTreeMap<String, RegionPlan>> {
+pub(super) fn plans() -> BoxedStrategy<BTreeMap<String, RegionPlan>> {
     let plan = (units(), units(), 0..3_u16).prop_map(|(quota, floor, buckets)| RegionPlan {
         quota,
         floor,
@@ -120,7 +120,7 @@ fn plans() -> BoxedStrategy<BTreeMap<String, RegionPlan>> {
     .boxed()
 }
 
-fn bucket() -> BoxedStrategy<BucketRef> {
+pub(super) fn bucket() -> BoxedStrategy<BucketRef> {
     (0..10_u8, 0..4_u64, 0..3_u16, any::<u64>())
         .prop_map(|(odd, item, bucket, any)| BucketRef {
             home: ShardId(u16::from(odd == 0)),
@@ -201,6 +201,7 @@ fn command() -> BoxedStrategy<Command> {
         1 => item_name().prop_map(|name| Command::Retire(Retire { name })),
         3 => Just(Command::Advance),
         12 => transfer(),
+        16 => super::hostile_spread::command(),
     ]
     .boxed()
 }
@@ -301,9 +302,10 @@ fn aim(command: &mut Command, guess: &Guess, holds: &[HoldId]) {
 /// Fires one sequence and returns how many commands were answered. With `forged`, accepts of units
 /// that nobody sent are fired too: they make units from nothing, so only each bucket's own sums can
 /// be asked for then.
-pub(crate) fn run(shots: &[Shot], forged: bool) -> u64 {
+/// The ledger is shard 0's of so many.
+pub(crate) fn run(shots: &[Shot], forged: bool, shards: u16) -> u64 {
     let shard = ShardId(0);
-    let settings = Settings { sweep_max: 1, ..laws::settings(1) };
+    let settings = Settings { sweep_max: 1, ..laws::settings(shards) };
     let mut ledger = Ledger::new(shard, settings.clone());
     let (mut holds, mut names) = (Vec::new(), Vec::<ItemName>::new());
     for (at, shot) in shots.iter().enumerate() {

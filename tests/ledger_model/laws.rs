@@ -4,7 +4,8 @@
 //! when a law is broken. Never changes the ledger it looks at, except to cut its pages.
 
 use holdfast::ledger::{
-    Audit, BucketAudit, Found, ItemName, Ledger, PageKey, Query, Settings, ShardId, Turn,
+    Audit, BucketAudit, Found, ItemName, ItemView, Ledger, Levels, PageKey, Query, Settings,
+    ShardId, Turn,
 };
 
 /// Settings that every test ledger shares unless it says otherwise.
@@ -91,7 +92,8 @@ fn availability_agrees(ledger: &Ledger, name: &ItemName, audit: &Audit) {
     assert_eq!(stock.buckets.len(), audit.buckets.len());
     for (read, told) in stock.buckets.iter().zip(&audit.buckets) {
         assert_eq!(read.bucket, told.bucket);
-        assert_eq!(read.available, told.available + told.due, "due units can be taken: {told:?}");
+        let can_be_taken = told.available + told.due - read.earmarked;
+        assert_eq!(read.available, can_be_taken, "due units can be taken: {told:?}");
         assert_eq!(read.held, told.held - told.due, "a due hold is not held: {told:?}");
         assert_eq!(read.sold, told.sold);
     }
@@ -115,4 +117,26 @@ pub(crate) fn item_adds_up(audits: &[Audit]) {
     }
     let total = audits.iter().find_map(|audit| audit.total).expect("the home shard was read");
     assert_eq!(sum, i128::from(total), "law 1: the item does not add up: {audits:?}");
+}
+
+/// Checks that the floors of an item's regions are where its home shard granted them: the shares of
+/// a region's buckets, and what is between them, less what is owed. Says nothing while a copy is
+/// behind the home shard.
+pub(crate) fn floors_add_up(item: &ItemView, levels: &[Levels]) {
+    if levels.iter().any(|levels| levels.revision < item.config) {
+        return;
+    }
+    let buckets = || levels.iter().flat_map(|levels| &levels.buckets);
+    if buckets().count() < item.buckets.len() {
+        return;
+    }
+    for region in &item.region_list {
+        let mine = || buckets().filter(|bucket| bucket.region == region.ordinal);
+        let shares: i128 = mine().map(|b| i128::from(b.floor) - i128::from(b.floor_owed)).sum();
+        let pairs = mine().flat_map(|bucket| &bucket.pairs);
+        let travels: i128 =
+            pairs.map(|pair| i128::from(pair.floor_sent) - i128::from(pair.floor_accepted)).sum();
+        let floor = i128::from(region.floor);
+        assert_eq!(shares + travels, floor, "the floor of {}: {levels:?}", region.name);
+    }
 }

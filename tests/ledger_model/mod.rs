@@ -11,8 +11,11 @@ pub(crate) mod buckets;
 pub(crate) mod crowds;
 pub(crate) mod exchange;
 pub(crate) mod hostile;
+mod hostile_spread;
 pub(crate) mod laws;
 pub(crate) mod sequences;
+mod spread_model;
+pub(crate) mod spreads;
 mod told;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
