@@ -14,7 +14,9 @@ use super::handover::Abstaining;
 use super::home::{Door, reply};
 use super::meter::{LaneLimits, Meter};
 use super::router::{Place, Router};
-use super::status::{DigestStatus, ShardStatus};
+use super::status::{DigestStatus, ShardStatus, StockTraffic};
+use super::supply::StockPolicy;
+use super::thirst::{Thirst, ThirstLimits};
 use super::writer::{AgreedClock, Writer, WriterLimits};
 use crate::ledger::{Command, NodeId, PauseReason, ShardId, UnixMs};
 use crate::raft::{Group, Replica};
@@ -228,9 +230,17 @@ impl Router {
         shards: &[ShardService],
         members: Vec<MemberSpec>,
         network: crate::peer::Network,
+        thirst: ThirstLimits,
+        policy: Arc<dyn StockPolicy>,
     ) -> Arc<Router> {
         let places = shards.iter().map(|shard| shard.place.clone()).collect();
-        Arc::new(Router::new(node, places, members, network))
+        let thirst = Thirst::new(thirst);
+        Arc::new(Router::new(node, places, members, network, thirst, policy))
+    }
+
+    /// Returns the counts of transfers between buckets on this node.
+    pub fn stock_traffic(&self) -> StockTraffic {
+        self.stock.traffic(self.thirst.waiting())
     }
 
     /// Asks a shard on this node to apply a command of its own (the steward's): no hop, no memory.

@@ -16,7 +16,12 @@ use super::gate::{flight_key, read, stand_on};
 use super::handover::Abstaining;
 use super::home::{Door, Home, reply};
 use super::meter::Meter;
+use super::directory::Directory;
 use super::placement::shard_of;
+use super::sold_out::Collects;
+use super::stock_meter::StockMeter;
+use super::supply::StockPolicy;
+use super::thirst::Thirst;
 use super::status::DigestStatus;
 use crate::ledger::{Answer, Command, Foreseen, NodeId, PauseReason, Query, ShardId};
 use crate::peer::{Address, Lane, Link, Network};
@@ -43,6 +48,15 @@ pub struct Router {
     places: Vec<Place>,
     members: RwLock<BTreeMap<NodeId, MemberSpec>>,
     network: Network,
+    /// Where the buckets of spread items live.
+    pub(super) directory: Directory,
+    /// Who waits at dry buckets of spread items.
+    pub(super) thirst: Arc<Thirst>,
+    /// How much stock moves between buckets.
+    pub(super) policy: Arc<dyn StockPolicy>,
+    pub(super) stock: StockMeter,
+    /// Verdicts on spread items whose home is led here.
+    pub(super) collects: Collects,
     /// The homes of all threads. They live as long as the router, or until their runtime ends.
     homes: Mutex<Vec<Arc<Home>>>,
 }
@@ -66,11 +80,23 @@ impl Router {
         places: Vec<Place>,
         members: Vec<MemberSpec>,
         network: Network,
+        thirst: Arc<Thirst>,
+        policy: Arc<dyn StockPolicy>,
     ) -> Router {
         let members = members.into_iter().map(|member| (member.node, member)).collect();
-        let id = ROUTERS.fetch_add(1, Ordering::Relaxed);
-        let (members, homes) = (RwLock::new(members), Mutex::default());
-        Router { id, node, places, members, network, homes }
+        Router {
+            id: ROUTERS.fetch_add(1, Ordering::Relaxed),
+            node,
+            places,
+            members: RwLock::new(members),
+            network,
+            directory: Directory::default(),
+            thirst,
+            policy,
+            stock: StockMeter::default(),
+            collects: Collects::default(),
+            homes: Mutex::default(),
+        }
     }
 
     /// Returns the members in the order of their ids.
@@ -121,21 +147,37 @@ impl Router {
     /// Answers one question.
     pub async fn answer(self: Arc<Router>, request: Request) -> Reply {
         let Request { question, deadline, consistency, hop } = request;
-        let Some(place) = self.place_of(&question) else { return no_such_shard() };
-        if let Some(reply) = place.recall(&question, consistency) {
-            return reply;
+        self.learn_missing([&question], deadline).await;
+        let reply = self.answer_as_known(&question, deadline, consistency, hop).await;
+        self.learn_from(&reply.outcome);
+        // Its layout is another than this node knew, if it knew any.
+        if is_misrouted(&reply) && self.learn_of(&question, deadline).await {
+            return self.answer_as_known(&question, deadline, consistency, hop).await;
         }
+        reply
+    }
+
+    async fn answer_as_known(
+        self: &Arc<Router>,
+        question: &Question,
+        deadline: Instant,
+        consistency: Consistency,
+        hop: Hop,
+    ) -> Reply {
+        let Some(place) = self.place_of(question) else { return no_such_shard() };
+        let shard = place.door.shard;
+        if let Some(reply) = place.recall(question, consistency) {
+            return self.slake(shard, self.keep_thirsty(shard, question), reply, deadline).await;
+        }
+        let asked = || vec![(question.clone(), consistency)];
         if place.leads_here() {
-            let here = self.here(vec![(question.clone(), consistency)], deadline).await;
-            match here.into_iter().next() {
+            match self.here(shard, asked(), deadline).await.into_iter().next() {
                 Some(reply) if is_moving(&reply) => {}
                 Some(reply) => return reply,
                 None => return reply(Outcome::Unknown),
             }
         }
-        let shard = place.door.shard;
-        let mut elsewhere =
-            self.elsewhere(shard, vec![(question, consistency)], deadline, hop).await;
+        let mut elsewhere = self.elsewhere(shard, asked(), deadline, hop).await;
         elsewhere.pop().unwrap_or_else(|| reply(Outcome::Unknown))
     }
 
@@ -143,6 +185,7 @@ impl Router {
     pub async fn answer_all(self: Arc<Router>, requests: Vec<Request>) -> Vec<Reply> {
         let Some(first) = requests.first() else { return Vec::new() };
         let (deadline, hop) = (first.deadline, first.hop);
+        self.learn_missing(requests.iter().map(|request| &request.question), deadline).await;
         let mut replies: Vec<Option<Reply>> = vec![None; requests.len()];
         let mut by_shard: BTreeMap<ShardId, Vec<(usize, Question, Consistency)>> = BTreeMap::new();
         for (at, request) in requests.into_iter().enumerate() {
@@ -189,7 +232,7 @@ impl Router {
         if !self.places[usize::from(shard.0)].leads_here() {
             return self.elsewhere(shard, questions, deadline, hop).await;
         }
-        let mut replies = self.here(questions.clone(), deadline).await;
+        let mut replies = self.here(shard, questions.clone(), deadline).await;
         // Nothing was taken of these: leadership is on its way to another node.
         let (order, moved): (Vec<usize>, Vec<_>) = questions
             .into_iter()
@@ -205,34 +248,52 @@ impl Router {
         replies
     }
 
-    /// Answers questions that another node forwarded: here or not at all.
+    /// Answers questions to one shard that another node forwarded: here or not at all.
     pub(crate) async fn answer_here(
         self: &Arc<Router>,
+        shard: ShardId,
         questions: Vec<(Question, Consistency)>,
         deadline: Instant,
     ) -> Vec<Reply> {
-        self.here(questions, deadline).await
+        self.here(shard, questions, deadline).await
+    }
+
+    /// Asks a shard by its number, wherever it is led.
+    pub(crate) async fn ask_shard(
+        self: &Arc<Router>,
+        shard: ShardId,
+        question: Question,
+        deadline: Instant,
+    ) -> Reply {
+        if self.place(shard).is_none() {
+            return no_such_shard();
+        }
+        let asked = vec![(question, Consistency::Leader)];
+        let mut replies = self.answer_group(shard, asked, deadline, Hop::Forward).await;
+        replies.pop().unwrap_or_else(|| reply(Outcome::Unknown))
     }
 
     async fn here(
         self: &Arc<Router>,
+        shard: ShardId,
         questions: Vec<(Question, Consistency)>,
         deadline: Instant,
     ) -> Vec<Reply> {
         let count = questions.len();
+        let Some(place) = self.place(shard) else { return vec![no_such_shard(); count] };
         let mut addressed = Vec::with_capacity(count);
         let mut answered: Vec<Option<Reply>> = vec![None; count];
         let mut order = Vec::with_capacity(count);
+        let mut thirsty = Vec::new();
         for (at, (question, consistency)) in questions.into_iter().enumerate() {
-            let Some(place) = self.place_of(&question) else {
-                answered[at] = Some(no_such_shard());
-                continue;
-            };
+            let keep = self.keep_thirsty(shard, &question);
             if count == 1
                 && let Some(reply) = place.recall(&question, consistency)
             {
-                answered[at] = Some(reply);
-                continue;
+                return vec![self.slake(shard, keep, reply, deadline).await];
+            }
+            if let Some(keep) = keep {
+                thirsty.push((at, keep));
             }
             if let Question::Query { query, .. } = &question
                 && !matches!(query, Query::Receipt(_))
@@ -258,6 +319,9 @@ impl Router {
             for (at, reply) in order.into_iter().zip(replies) {
                 answered[at] = Some(reply);
             }
+        }
+        if !thirsty.is_empty() {
+            self.slake_all(shard, thirsty, &mut answered, deadline).await;
         }
         answered.into_iter().map(|one| one.unwrap_or_else(|| reply(Outcome::Unknown))).collect()
     }
@@ -290,7 +354,7 @@ impl Router {
             Hop::Forward => {
                 place.meter.forwarded(count);
                 let link = self.link(&member);
-                forward(&link, questions, deadline).await
+                forward(&link, shard, questions, deadline).await
             }
         }
     }
@@ -311,10 +375,42 @@ impl Router {
     }
 
     fn place_of(&self, question: &Question) -> Option<&Place> {
-        let shards = u16::try_from(self.places.len()).unwrap_or(u16::MAX);
-        let shard = shard_of(question, shards)?;
+        self.place(shard_of(question, self.shard_count(), &self.directory)?)
+    }
+
+    pub(super) fn place(&self, shard: ShardId) -> Option<&Place> {
         self.places.get(usize::from(shard.0))
     }
+
+    pub(super) fn shard_count(&self) -> u16 {
+        u16::try_from(self.places.len()).unwrap_or(u16::MAX)
+    }
+
+    /// Tells whether this node leads a shard, fresh or not.
+    pub(super) fn leads(&self, shard: ShardId) -> bool {
+        self.place(shard).is_some_and(Place::leads_here)
+    }
+
+    /// Returns a connection to the leader of a shard; `None` while none is heard, or it is here.
+    pub(super) fn link_to_leader(self: &Arc<Router>, shard: ShardId) -> Option<Link> {
+        let place = self.place(shard)?;
+        let leader = place.group.leader().filter(|leader| *leader != self.node)?;
+        if place.fence.leader_is_silent() {
+            return None;
+        }
+        let member = self.members.read().get(&leader).cloned()?;
+        Some(self.link(&member))
+    }
+
+    /// Answers from memory here what a leader's memory can.
+    pub(super) fn recall_here(&self, shard: ShardId, question: &Question) -> Option<Reply> {
+        self.place(shard)?.recall(question, Consistency::Leader)
+    }
+}
+
+/// Tells whether a shard was asked that does not own what the question names.
+fn is_misrouted(reply: &Reply) -> bool {
+    matches!(&reply.outcome, Outcome::Answered(Answer::Refused(crate::ledger::Refusal::NotOwner)))
 }
 
 fn is_moving(reply: &Reply) -> bool {
