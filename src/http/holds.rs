@@ -54,6 +54,8 @@ pub(crate) fn judge(verb: Verb, answer: Answer) -> Result<Done, Box<Problem>> {
         | Answer::Sent { .. }
         | Answer::Accepted { .. }
         | Answer::Settled
+        | Answer::Copy(_)
+        | Answer::Noted
         | Answer::Refused(_)) => return Err(Failure::mismatch(&other).problem),
     };
     let hold = match (verb, hold.state) {

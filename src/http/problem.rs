@@ -357,7 +357,11 @@ pub(crate) fn refusal(refused: Refusal) -> Problem {
         | Refusal::UseAdjustments { .. }
         | Refusal::RevisionMismatch { .. }
         | Refusal::NotOwner
-        | Refusal::TransferRefused { .. } => administrative(refused),
+        | Refusal::TransferRefused { .. }
+        | Refusal::UnderWay { .. }
+        | Refusal::NotUnderWay
+        | Refusal::NotAnswered { .. }
+        | Refusal::LowerInSteps => administrative(refused),
     }
 }
 
@@ -406,6 +410,10 @@ fn administrative(refused: Refusal) -> Problem {
         },
         Refusal::NotOwner => paused("moving"),
         Refusal::TransferRefused { rule } => Problem::new(K::Internal, rule),
+        Refusal::UnderWay { .. } | Refusal::NotAnswered { .. } => paused("moving"),
+        Refusal::NotUnderWay | Refusal::LowerInSteps => {
+            Problem::new(K::Internal, "A step of a long operation came out of its order.")
+        }
         Refusal::SoldOut { .. }
         | Refusal::InsufficientStock { .. }
         | Refusal::BuyerLimit { .. }

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::command::{Definition, Mode, RegionPlan};
+use super::command::{CopyState, Definition, LowerBegin, Mode, RegionPlan};
 use super::hold::HoldId;
 use super::ids::{BucketId, ItemName, ItemNumber, RegionOrdinal, ShardId, UnixMs};
+use super::receipts::place_of;
 
 /// The answer to one command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,6 +58,10 @@ pub enum Answer {
     Settled,
     /// A definite no about this attempt; nothing changed.
     Refused(Refusal),
+    /// What a shard's copy of an item is now, after a `Configure`.
+    Copy(CopyState),
+    /// Home has learned.
+    Noted,
 }
 
 /// A definite no.
@@ -175,6 +180,29 @@ pub enum Refusal {
         /// Which.
         rule: String,
     },
+    /// A lowering or a deletion of the item is under way.
+    UnderWay {
+        /// Which.
+        operation: Operation,
+    },
+    /// No such lowering or deletion is under way.
+    NotUnderWay,
+    /// These shards have not answered the revision that the deletion waits for.
+    NotAnswered {
+        /// Which.
+        shards: Vec<ShardId>,
+    },
+    /// The total of an item of several buckets is lowered by `LowerBegin`.
+    LowerInSteps,
+}
+
+/// A long change of an item, of which there is one at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Operation {
+    /// Its total is being lowered.
+    Lowering,
+    /// It is being deleted.
+    Deletion,
 }
 
 /// Why an item or a shard grants nothing.
@@ -291,6 +319,71 @@ pub struct ItemView {
     pub buckets: Vec<BucketPlacement>,
     /// Ledger time of its creation.
     pub created_at: UnixMs,
+    /// Its regions in the order of their ordinals.
+    pub region_list: Vec<RegionInfo>,
+    /// The revision that every copy must have answered: the last change of definition, mode,
+    /// regions or layout. It is also the version of the layout.
+    pub config: u64,
+    /// What the other shards of its layout have answered last.
+    pub copies: Vec<CopyView>,
+    /// The lowering of its total that is under way.
+    pub lowering: Option<LowerBegin>,
+    /// Whether its deletion is under way; `mode` reads paused then.
+    pub deleting: bool,
+}
+
+impl ItemView {
+    /// Returns the bucket that owns a buyer (or the key that stands for one) in a region; the
+    /// default region when none is named. `None` when there is no such region.
+    pub fn owner(
+        &self,
+        region: Option<&str>,
+        buyer: Option<&str>,
+        key: &str,
+    ) -> Option<BucketPlacement> {
+        let info = self.region_list.iter().find(|info| match region {
+            Some(name) => info.name == name,
+            None => info.default,
+        })?;
+        let of_region = || self.buckets.iter().filter(|bucket| bucket.region == info.ordinal);
+        let places = u16::try_from(of_region().count()).unwrap_or(u16::MAX);
+        let place = place_of(self.number, info.ordinal, buyer.unwrap_or(key), places);
+        of_region().nth(usize::from(place)).copied()
+    }
+
+    /// Returns the shards whose copies have not answered [`ItemView::config`].
+    pub fn behind(&self) -> impl Iterator<Item = ShardId> {
+        self.copies.iter().filter(|copy| copy.revision < self.config).map(|copy| copy.shard)
+    }
+}
+
+/// A region of an item.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RegionInfo {
+    /// Its place in the list, never reused.
+    pub ordinal: RegionOrdinal,
+    /// Its name.
+    pub name: String,
+    /// Whether requests that name no region belong to it.
+    pub default: bool,
+    /// Whether it takes no more holds; its keys and holds go on answering.
+    pub closed: bool,
+    /// Units that other regions may not take, granted to its first bucket and travelling from
+    /// there.
+    pub floor: u64,
+}
+
+/// What the home shard knows of a copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CopyView {
+    /// Whose copy.
+    pub shard: ShardId,
+    /// The revision that it has answered; 0 before its first answer.
+    pub revision: u64,
+    /// Units that were held there then.
+    pub held: u64,
+    /// Whether a broken law paused it there then.
+    pub broken: bool,
 }
 
 /// Where a bucket lives.

@@ -31,6 +31,10 @@ pub(super) struct Books {
     pub(super) due: BTreeSet<(u64, BucketRef)>,
     /// Buckets by the moment at which something may be forgotten.
     pub(super) forget: BTreeSet<(u64, BucketRef)>,
+    /// Buckets that have sent what is not known to be accepted.
+    pub(super) owing: BTreeSet<BucketRef>,
+    /// Items at home whose copies are behind, or that are being lowered or deleted.
+    pub(super) driven: BTreeSet<ItemKey>,
     /// Buckets that this entry has changed.
     pub(super) touched_buckets: Vec<BucketRef>,
     /// Items that this entry has changed.
@@ -58,6 +62,8 @@ impl Books {
             digest: Digest::default(),
             due: BTreeSet::new(),
             forget: BTreeSet::new(),
+            owing: BTreeSet::new(),
+            driven: BTreeSet::new(),
             touched_buckets: Vec::new(),
             touched_items: Vec::new(),
             sweeps_left: SWEPT_FOR_COMMANDS_MAX,

@@ -84,6 +84,9 @@ pub(super) struct Bucket {
     pub(super) sent: u64,
     /// Whether a subtraction had to stop at zero.
     pub(super) fault: bool,
+    /// Units that it keeps for a lowering of the total, as far as it has them; the item's record
+    /// says so.
+    pub(super) earmark: u64,
     /// Slots that were ever used since the load, or hold something.
     pub(super) slots: Vec<Option<Box<Slot>>>,
     /// Units by deadline.
@@ -142,6 +145,7 @@ impl Bucket {
             accepted: 0,
             sent: 0,
             fault: false,
+            earmark: 0,
             slots: (0..slots).map(|_| None).collect(),
             deadlines: Deadlines::default(),
             due_order: BTreeSet::new(),

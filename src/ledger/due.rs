@@ -30,6 +30,27 @@ impl Bucket {
         self.stock.available.saturating_add(self.due(now))
     }
 
+    /// Units that are its own: available, held and sold.
+    pub(super) fn units(&self) -> u64 {
+        let stock = &self.stock;
+        stock.available.saturating_add(stock.held).saturating_add(stock.sold)
+    }
+
+    /// Units that it keeps now for a lowering of the total: never more than it needs, and never
+    /// what its floor keeps.
+    pub(super) fn earmarked(&self, now: u64) -> u64 {
+        if self.earmark == 0 {
+            return 0;
+        }
+        let above = self.units().saturating_sub(self.stock.floor);
+        self.earmark.min(self.free(now)).min(above)
+    }
+
+    /// Units that it could give now to a placement or to its own region.
+    pub(super) fn sellable(&self, now: u64) -> u64 {
+        self.free(now).saturating_sub(self.earmarked(now))
+    }
+
     /// Units held by holds that are not due.
     pub(super) fn live(&self, now: u64) -> u64 {
         self.stock.held.saturating_sub(self.due(now))
@@ -41,9 +62,17 @@ impl Bucket {
     }
 
     /// Units that it could give now to a command that wants `units`, if the command may sweep so
-    /// many holds: [`Bucket::free`], unless that would not be enough of them.
+    /// many holds: [`Bucket::sellable`], unless that would not be enough of them.
     pub(super) fn within_reach(&self, now: u64, units: u64, sweeps: u32) -> u64 {
-        let free = self.free(now);
+        self.within(self.sellable(now), now, units, sweeps)
+    }
+
+    /// The same with what is kept for a lowering of the total.
+    pub(super) fn within_all(&self, now: u64, units: u64, sweeps: u32) -> u64 {
+        self.within(self.free(now), now, units, sweeps)
+    }
+
+    fn within(&self, free: u64, now: u64, units: u64, sweeps: u32) -> u64 {
         let needed = units.saturating_sub(self.stock.available);
         // A due hold has at least one unit.
         if units > free || needed <= u64::from(sweeps) {

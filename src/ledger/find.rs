@@ -47,6 +47,12 @@ impl Ledger {
                 self.find_holds(name, &wanted, after.as_ref(), *limit)
             }
             Query::SoldOut { tenant } => self.find_sold_out(tenant),
+            Query::Levels(item) => self.find_levels(*item),
+            Query::Copy { item, shard } => {
+                let image = self.image(*item, *shard);
+                image.map_or(Found::NotFound, |image| Found::Copy(Box::new(image)))
+            }
+            Query::Duties { after, limit } => self.find_duties(*after, *limit),
         }
     }
 
@@ -106,10 +112,11 @@ impl Ledger {
         let buckets = self.buckets_of(key).map(|bucket| BucketStock {
             bucket: bucket.key.bucket,
             region: item.region_name(bucket.stock.region).to_owned(),
-            available: bucket.free(now),
+            available: bucket.sellable(now),
             held: bucket.live(now),
             sold: bucket.stock.sold,
             in_transit_out: in_transit(bucket),
+            earmarked: bucket.earmarked(now),
         });
         Found::Availability(Availability {
             number: key.1,
@@ -210,10 +217,14 @@ impl Ledger {
 
     fn find_sold_out(&self, tenant: &str) -> Found {
         let now = self.books.now.0;
-        let sold_out = self.tenants_items(tenant, None).filter_map(|(key, item)| {
+        // A copy's item is listed at its home, which cannot tell by itself whether an item of
+        // several buckets has nothing left.
+        let at_home =
+            self.tenants_items(tenant, None).filter(|(_, item)| item.record.home.is_some());
+        let sold_out = at_home.filter_map(|(key, item)| {
             let (mut free, mut live) = (0_u64, 0_u64);
             for bucket in self.buckets_of(key) {
-                free = free.saturating_add(bucket.free(now));
+                free = free.saturating_add(bucket.sellable(now));
                 live = live.saturating_add(bucket.live(now));
             }
             let closed = item.record.mode == Mode::Closed;
@@ -222,7 +233,8 @@ impl Ledger {
             } else {
                 (item.record.mode == Mode::Paused).then_some(PauseReason::Operator)
             };
-            (free == 0 || closed || paused.is_some()).then(|| SoldOutItem {
+            let empty = free == 0 && item.record.layout.len() == 1;
+            (empty || closed || paused.is_some()).then(|| SoldOutItem {
                 item: item.record.name.item.clone(),
                 number: key.1,
                 paused,

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::bucket::{Bucket, Counters, Pair};
 use super::bucket_page::{FLOORS_PER_PAGE, PAIRS_PER_PAGE, floor_hash};
 use super::encoding::Reader;
+use super::escrow::in_transit;
 use super::ids::RegionOrdinal;
 use super::item::{self, ADJUSTMENTS_PER_PAGE, Adjustment, Item, ItemRecord};
 use super::page::{Kind, PAGE_VERSION, PageId};
@@ -266,6 +267,9 @@ impl Loader {
                 return error(format!("item {} is not at home", key.1));
             }
         }
+        let driven = ledger.items.iter().filter(|(_, item)| item.is_driven());
+        ledger.books.driven = driven.map(|(key, _)| *key).collect();
+        earmark(ledger);
         let keys: Vec<BucketRef> = ledger.buckets.keys().copied().collect();
         for key in keys {
             check_bucket(ledger, key)?;
@@ -273,6 +277,20 @@ impl Loader {
         }
         ledger.books.swept = 0;
         Ok(self.ledger)
+    }
+}
+
+/// Tells each bucket 0 what it keeps for the lowering that its item's record names, and finds the
+/// buckets that owe a message.
+fn earmark(ledger: &mut Ledger) {
+    let Ledger { items, buckets, books, .. } = ledger;
+    for (key, bucket) in buckets {
+        let Some(item) = items.get(&(key.home, key.item)) else { continue };
+        if !item.record.retired && in_transit(bucket) > 0 {
+            books.owing.insert(*key);
+        }
+        let Some(home) = item.record.home.as_ref().filter(|_| key.bucket.0 == 0) else { continue };
+        bucket.earmark = home.lowering.as_ref().map_or(0, |lowering| lowering.units);
     }
 }
 

@@ -10,6 +10,7 @@ mod bounds;
 mod bucket;
 mod bucket_page;
 mod command;
+mod copies;
 mod deadline;
 mod definition;
 mod digest;
@@ -20,7 +21,10 @@ mod find;
 mod hold;
 mod ids;
 mod item;
+mod layout;
+mod level;
 mod load;
+mod lowering;
 mod page;
 mod place;
 mod query;
@@ -28,6 +32,7 @@ mod receipts;
 mod record;
 mod settle;
 mod slot;
+mod spread_command;
 mod sweep;
 #[cfg(test)]
 mod tests;
@@ -190,29 +195,55 @@ impl Ledger {
             Command::SendStock(send) => self.send_stock(send),
             Command::AcceptStock(accept) => self.accept_stock(accept),
             Command::SettleStock(settle) => self.settle_stock(settle),
+            Command::DefineSpread(spread) => self.define_spread(spread),
+            Command::SetLayout(set) => self.set_layout(set),
+            Command::Configure(configure) => self.configure(configure),
+            Command::CopyAnswered(answered) => self.copy_answered(answered),
+            Command::EraseCopy(erase) => self.erase_copy(erase),
+            Command::LowerBegin(begin) => self.lower_begin(begin),
+            Command::LowerCommit(end) => self.lower_commit(end),
+            Command::LowerAbort(end) => self.lower_abort(end),
+            Command::DeleteBegin(delete) => self.delete_begin(delete),
+            Command::DeleteAbort(delete) => self.delete_abort(delete),
+            Command::DeleteCommit(delete) => self.delete_commit(delete),
+            Command::MoveStock(send) => self.move_stock(send),
         }
     }
 
     /// Tells what applied state says of a command, without changing anything. Receipts come before
     /// stock, always.
     pub fn foresee(&self, command: &Command) -> Foreseen {
-        let nothing = |_| Demand::default();
+        fn nothing<T>(_: T) -> Demand {
+            Demand::default()
+        }
         let decided: Decided<Demand> = match command {
             Command::Define(define) => self.judge_define(define).map(nothing),
             Command::Adjust(adjust) => self.judge_adjust(adjust).map(|plan| plan.demand),
-            Command::SetMode(set) => self.judge_mode(set).map(|_| Demand::default()),
-            Command::Retire(retire) => self.judge_retire(retire).map(|_| Demand::default()),
+            Command::SetMode(set) => self.judge_mode(set).map(nothing),
+            Command::Retire(retire) => self.judge_retire(retire).map(nothing),
             Command::Place(place) => self.judge_place(place).map(|grant| grant.demand),
             Command::Extend(extend) => self.judge_extend(extend).map(|change| change.demand()),
             Command::Confirm(confirm) => self.judge_confirm(confirm).map(|change| change.demand()),
             Command::Release(release) => self.judge_release(release).map(|change| change.demand()),
             Command::Return(returned) => self.judge_return(returned).map(|change| change.demand()),
-            Command::Void(void) => self.judge_void(void).map(|_| Demand::default()),
+            Command::Void(void) => self.judge_void(void).map(nothing),
             Command::Advance => Ok(Demand::default()),
-            Command::OpenBucket(open) => self.judge_open(open).map(|_| Demand::default()),
+            Command::OpenBucket(open) => self.judge_open(open).map(nothing),
             Command::SendStock(send) => self.judge_send(send).map(|plan| plan.demand),
-            Command::AcceptStock(accept) => self.judge_accept(accept).map(|_| Demand::default()),
-            Command::SettleStock(settle) => self.judge_settle(settle).map(|_| Demand::default()),
+            Command::AcceptStock(accept) => self.judge_accept(accept).map(nothing),
+            Command::SettleStock(settle) => self.judge_settle(settle).map(nothing),
+            Command::DefineSpread(spread) => self.judge_define_spread(spread).map(nothing),
+            Command::SetLayout(set) => self.judge_layout(set).map(nothing),
+            Command::Configure(configure) => self.judge_configure(configure).map(nothing),
+            Command::CopyAnswered(answered) => self.judge_answered(answered).map(nothing),
+            Command::EraseCopy(erase) => self.judge_erase(erase).map(nothing),
+            Command::LowerBegin(begin) => self.judge_lower_begin(begin).map(|plan| plan.demand),
+            Command::LowerCommit(end) => self.judge_lower_commit(end).map(|plan| plan.demand),
+            Command::LowerAbort(end) => self.judge_lower_abort(end).map(nothing),
+            Command::DeleteBegin(delete) => self.judge_delete_begin(delete).map(nothing),
+            Command::DeleteAbort(delete) => self.judge_delete_abort(delete).map(nothing),
+            Command::DeleteCommit(delete) => self.judge_delete_commit(delete).map(nothing),
+            Command::MoveStock(send) => self.judge_move(send).map(|plan| plan.demand),
         };
         match decided {
             Ok(demand) => Foreseen::Admit(demand),

@@ -93,12 +93,15 @@ impl Ledger {
         Ok((Spot { item: item_key, bucket: bucket.key, region, slot, sequence }, item, bucket))
     }
 
-    /// Why the item grants nothing now.
-    pub(super) fn granting(&self, item: &Item) -> Decided<()> {
+    /// Why the item grants nothing now in a region.
+    pub(super) fn granting(&self, item: &Item, region: RegionOrdinal) -> Decided<()> {
         if item.record.invariant_broken {
             return refuse(Refusal::ItemPaused { reason: PauseReason::Invariant });
         }
         match item.record.mode {
+            Mode::Open if item.region_of(region).is_some_and(|region| region.closed) => {
+                refuse(Refusal::ItemClosed)
+            }
             Mode::Open => Ok(()),
             Mode::Paused => refuse(Refusal::ItemPaused { reason: PauseReason::Operator }),
             Mode::Closed => refuse(Refusal::ItemClosed),
@@ -150,9 +153,10 @@ impl Ledger {
     /// The refusal of a bucket that has too little. Only the one bucket of an item that never
     /// traded stock knows that the item is sold out.
     fn dry(&self, item: ItemKey, bucket: &Bucket, free: u64) -> Refusal {
-        let home = self.items.get(&item).and_then(|item| item.record.home.as_ref());
-        let alone = home.is_some_and(|home| home.layout.len() == 1) && bucket.pairs.is_empty();
-        if bucket.free(self.books.now.0) == 0 && alone {
+        let known = self.items.get(&item).map(|item| &item.record);
+        let alone = known.is_some_and(|record| record.home.is_some() && record.layout.len() == 1)
+            && bucket.pairs.is_empty();
+        if bucket.sellable(self.books.now.0) == 0 && alone {
             Refusal::SoldOut { may_return: bucket.live(self.books.now.0) > 0 }
         } else {
             Refusal::InsufficientStock { available: free }
@@ -177,7 +181,7 @@ impl Ledger {
         if place.ttl_ms.is_some_and(|ttl| ttl > ttl_ms_max) {
             return invalid("ttl_ms", &format!("must be at most {ttl_ms_max}"));
         }
-        self.granting(item)?;
+        self.granting(item, spot.region)?;
         self.selling(item)?;
         self.grant(spot, bucket, buyer, item.rules.limit, place.quantity)
     }

@@ -244,7 +244,7 @@ impl Ledger {
                 None
             }
             Standing::Expired => {
-                self.granting(hold.item)?;
+                self.granting(hold.item, hold.spot.region)?;
                 self.selling(hold.item)?;
                 let (buyer, limit) = (record.buyer(), record.rules.limit);
                 Some(self.grant(hold.spot, hold.bucket, buyer, limit, units)?)

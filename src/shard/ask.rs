@@ -162,7 +162,19 @@ impl GateLane {
                 | Command::OpenBucket(_)
                 | Command::SendStock(_)
                 | Command::AcceptStock(_)
-                | Command::SettleStock(_) => GateLane::Finish,
+                | Command::SettleStock(_)
+                | Command::DefineSpread(_)
+                | Command::SetLayout(_)
+                | Command::Configure(_)
+                | Command::CopyAnswered(_)
+                | Command::EraseCopy(_)
+                | Command::LowerBegin(_)
+                | Command::LowerCommit(_)
+                | Command::LowerAbort(_)
+                | Command::DeleteBegin(_)
+                | Command::DeleteAbort(_)
+                | Command::DeleteCommit(_)
+                | Command::MoveStock(_) => GateLane::Finish,
             },
         }
     }

@@ -253,7 +253,19 @@ pub(crate) fn flight_key(ledger: &crate::ledger::Ledger, command: &Command) -> O
         | Command::OpenBucket(_)
         | Command::SendStock(_)
         | Command::AcceptStock(_)
-        | Command::SettleStock(_) => None,
+        | Command::SettleStock(_)
+        | Command::DefineSpread(_)
+        | Command::SetLayout(_)
+        | Command::Configure(_)
+        | Command::CopyAnswered(_)
+        | Command::EraseCopy(_)
+        | Command::LowerBegin(_)
+        | Command::LowerCommit(_)
+        | Command::LowerAbort(_)
+        | Command::DeleteBegin(_)
+        | Command::DeleteAbort(_)
+        | Command::DeleteCommit(_)
+        | Command::MoveStock(_) => None,
     };
     let region = match name {
         Some((name, false)) => ledger.default_region(name).unwrap_or_default(),
@@ -323,6 +335,9 @@ pub(crate) fn receipt_of(replica: &Replica, command: &Command) -> Option<(Answer
         | Found::Audit(_)
         | Found::Holds { .. }
         | Found::SoldOut(_)
+        | Found::Levels(_)
+        | Found::Copy(_)
+        | Found::Duties(_)
         | Found::NotFound => None,
     }
 }
@@ -340,7 +355,9 @@ fn shows_receipt(answer: &Answer) -> bool {
         | Answer::BucketOpen
         | Answer::Sent { .. }
         | Answer::Accepted { .. }
-        | Answer::Settled => false,
+        | Answer::Settled
+        | Answer::Copy(_)
+        | Answer::Noted => false,
     }
 }
 
@@ -363,6 +380,18 @@ pub(crate) fn is_keyed(command: &Command) -> bool {
         | Command::OpenBucket(_)
         | Command::SendStock(_)
         | Command::AcceptStock(_)
-        | Command::SettleStock(_) => false,
+        | Command::SettleStock(_)
+        | Command::DefineSpread(_)
+        | Command::SetLayout(_)
+        | Command::Configure(_)
+        | Command::CopyAnswered(_)
+        | Command::EraseCopy(_)
+        | Command::LowerBegin(_)
+        | Command::LowerCommit(_)
+        | Command::LowerAbort(_)
+        | Command::DeleteBegin(_)
+        | Command::DeleteAbort(_)
+        | Command::DeleteCommit(_)
+        | Command::MoveStock(_) => false,
     }
 }

@@ -17,7 +17,7 @@ const SECONDS: [f64; 14] = [
 const COMMANDS: [f64; 11] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0];
 
 /// Words of the refusals, in the order of [`refusal_kind`].
-const REFUSALS: [&str; 24] = [
+const REFUSALS: [&str; 28] = [
     "sold-out",
     "insufficient-stock",
     "buyer-limit",
@@ -41,6 +41,10 @@ const REFUSALS: [&str; 24] = [
     "revision-mismatch",
     "not-owner",
     "transfer-refused",
+    "under-way",
+    "not-under-way",
+    "not-answered",
+    "lower-in-steps",
     "other",
 ];
 
@@ -69,6 +73,10 @@ fn refusal_kind(refusal: &Refusal) -> usize {
         Refusal::RevisionMismatch { .. } => 20,
         Refusal::NotOwner => 21,
         Refusal::TransferRefused { .. } => 22,
+        Refusal::UnderWay { .. } => 23,
+        Refusal::NotUnderWay => 24,
+        Refusal::NotAnswered { .. } => 25,
+        Refusal::LowerInSteps => 26,
     }
 }
 
@@ -241,7 +249,9 @@ impl Meter {
             | Answer::BucketOpen
             | Answer::Sent { .. }
             | Answer::Accepted { .. }
-            | Answer::Settled => {}
+            | Answer::Settled
+            | Answer::Copy(_)
+            | Answer::Noted => {}
         }
     }
 

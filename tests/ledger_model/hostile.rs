@@ -282,7 +282,19 @@ fn aim(command: &mut Command, guess: &Guess, holds: &[HoldId]) {
         | Command::OpenBucket(_)
         | Command::SendStock(_)
         | Command::AcceptStock(_)
-        | Command::SettleStock(_) => {}
+        | Command::SettleStock(_)
+        | Command::DefineSpread(_)
+        | Command::SetLayout(_)
+        | Command::Configure(_)
+        | Command::CopyAnswered(_)
+        | Command::EraseCopy(_)
+        | Command::LowerBegin(_)
+        | Command::LowerCommit(_)
+        | Command::LowerAbort(_)
+        | Command::DeleteBegin(_)
+        | Command::DeleteAbort(_)
+        | Command::DeleteCommit(_)
+        | Command::MoveStock(_) => {}
     }
 }
 
