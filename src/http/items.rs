@@ -12,6 +12,7 @@ use super::front::Front;
 use super::holds::sound;
 use super::problem::{Failure, Stamp, not_found};
 use super::route::Route;
+use super::spread::{self, Standing};
 use super::wire;
 use crate::api::{self, ProblemKind, TTL_MS_MAX, UNITS_MAX};
 use crate::ledger::{
@@ -39,22 +40,30 @@ pub(crate) async fn put(front: &Front, call: &Call) -> Result<Response, Failure>
     }
     let total = fields.integer("total", 0, UNITS_MAX, &mut broken);
     let buckets = fields.integer("buckets", 1, u64::from(u16::MAX), &mut broken);
-    let regions = read_regions(&mut fields, &mut broken);
+    let mut regions = read_regions(&mut fields, &mut broken);
     if buckets.is_some() && !regions.is_empty() {
         broken.add("buckets", "is given for each region when there are `regions`");
+    }
+    if let Some(buckets) = buckets.and_then(|n| u16::try_from(n).ok()).filter(|n| *n > 1)
+        && regions.is_empty()
+    {
+        let quota = quota_of(total, &mut broken);
+        let plan = RegionPlan { quota, floor: 0, buckets };
+        regions.insert(spread::DEFAULT_REGION.to_owned(), plan);
     }
     let definition = read_definition(&mut fields, &mut broken);
     fields.end(&mut broken);
     let definition = sound(Some(definition), broken)?;
-    if buckets.is_some_and(|n| n > 1) || regions.values().any(|plan| plan.buckets > 1) {
-        return Err(unbuilt("More than one bucket for a region is not built in this version."));
-    }
     let define = Define { name, total, regions, definition, if_revision };
-    let (answer, stamp) = front.change(call, Command::Define(define)).await?;
+    let (answer, stamp) = front.change(call, spread::define(front, define)?).await?;
     let Answer::Item { item, created, .. } = answer else {
         return Err(Failure::mismatch(&answer));
     };
-    let status = if created { StatusCode::CREATED } else { StatusCode::OK };
+    let (item, status) = match spread::settled(front, call, item).await? {
+        Standing::Everywhere(item) if created => (item, StatusCode::CREATED),
+        Standing::Everywhere(item) => (item, StatusCode::OK),
+        Standing::UnderWay(item) => (item, StatusCode::ACCEPTED),
+    };
     let location = format!("/v1/items/{}", percent_encode(&item.name.item));
     let mut response = item_response(status, *item, &stamp);
     if created {
@@ -63,6 +72,14 @@ pub(crate) async fn put(front: &Front, call: &Call) -> Result<Response, Failure>
         response.headers_mut().insert(header::LOCATION, location);
     }
     Ok(response)
+}
+
+/// The quota of an item's only region.
+fn quota_of(total: Option<u64>, broken: &mut Broken) -> u64 {
+    if total.is_none() {
+        broken.add("total", "is required with `buckets`");
+    }
+    total.unwrap_or_default()
 }
 
 fn unbuilt(words: &str) -> Failure {
@@ -264,7 +281,13 @@ pub(crate) async fn set_mode(
     };
     let command = Command::SetMode(SetMode { name: call.item()?, mode });
     match front.change(call, command).await? {
-        (Answer::Item { item, .. }, stamp) => Ok(item_response(StatusCode::OK, *item, &stamp)),
+        (Answer::Item { item, .. }, stamp) => {
+            let (item, status) = match spread::settled(front, call, item).await? {
+                Standing::Everywhere(item) => (item, StatusCode::OK),
+                Standing::UnderWay(item) => (item, StatusCode::ACCEPTED),
+            };
+            Ok(item_response(status, *item, &stamp))
+        }
         (other, _) => Err(Failure::mismatch(&other)),
     }
 }

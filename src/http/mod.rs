@@ -23,6 +23,7 @@ mod problem;
 mod receipts;
 mod route;
 mod serve;
+mod spread;
 mod stock;
 mod wire;
 

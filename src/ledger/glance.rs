@@ -29,8 +29,8 @@ impl Ledger {
                 return (found, ItemCursor(last));
             }
             last = Some(*key);
-            let buckets = item.record.home.as_ref().map_or(0, |home| home.layout.len());
-            if buckets > 1 && !item.record.retired {
+            let is_home = item.record.home.is_some();
+            if is_home && item.record.layout.len() > 1 && !item.record.retired {
                 found.push(ItemRef { home: key.0, item: key.1 });
             }
         }

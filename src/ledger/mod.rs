@@ -18,6 +18,7 @@ mod due;
 mod encoding;
 mod escrow;
 mod find;
+mod glance;
 mod hold;
 mod ids;
 mod item;
@@ -41,6 +42,7 @@ mod walk;
 
 pub use answer::*;
 pub use command::*;
+pub use glance::ItemCursor;
 pub use hold::{HoldId, NotAHoldId};
 pub use ids::*;
 pub use query::*;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
+use futures_util::future::BoxFuture;
 use parking_lot::{Mutex, RwLock};
 
 use super::ask::Addressed;
@@ -259,18 +260,21 @@ impl Router {
     }
 
     /// Asks a shard by its number, wherever it is led.
-    pub(crate) async fn ask_shard(
+    pub(crate) fn ask_shard(
         self: &Arc<Router>,
         shard: ShardId,
         question: Question,
         deadline: Instant,
-    ) -> Reply {
-        if self.place(shard).is_none() {
-            return no_such_shard();
-        }
-        let asked = vec![(question, Consistency::Leader)];
-        let mut replies = self.answer_group(shard, asked, deadline, Hop::Forward).await;
-        replies.pop().unwrap_or_else(|| reply(Outcome::Unknown))
+    ) -> BoxFuture<'static, Reply> {
+        let router = Arc::clone(self);
+        Box::pin(async move {
+            if router.place(shard).is_none() {
+                return no_such_shard();
+            }
+            let asked = vec![(question, Consistency::Leader)];
+            let mut replies = router.answer_group(shard, asked, deadline, Hop::Forward).await;
+            replies.pop().unwrap_or_else(|| reply(Outcome::Unknown))
+        })
     }
 
     async fn here(

@@ -59,7 +59,9 @@ impl Cluster {
                 open_shard(seat.group.clone(), limits(), Arc::new(|| None), Default::default());
             let network = seat.network.clone();
             let services = std::slice::from_ref(&shard);
-            let router = Router::open(seat.node, services, members.clone(), network);
+            let policy = Arc::new(NoTransfers);
+            let router =
+                Router::open(seat.node, services, members.clone(), network, thirst(), policy);
             let answering = Arc::downgrade(&router);
             *forward.lock() = Some(Box::new(move || {
                 let router = answering.upgrade().expect("the node is up");
