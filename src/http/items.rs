@@ -13,11 +13,12 @@ use super::holds::sound;
 use super::problem::{Failure, Stamp, not_found};
 use super::route::Route;
 use super::spread::{self, Standing};
+use super::steps;
 use super::wire;
 use crate::api::{self, ProblemKind, TTL_MS_MAX, UNITS_MAX};
 use crate::ledger::{
     Adjust, Answer, Change, Command, Define, Definition, Found, HoldRules, ItemView, Mode, Query,
-    RegionPlan, Retire, SetMode, UnixMs,
+    RegionPlan, SetMode, UnixMs,
 };
 use crate::shard::Consistency;
 
@@ -86,7 +87,7 @@ fn unbuilt(words: &str) -> Failure {
     Failure::new(ProblemKind::NotImplemented, words)
 }
 
-fn read_regions(fields: &mut Fields<'_>, broken: &mut Broken) -> BTreeMap<String, RegionPlan> {
+pub(crate) fn read_regions(fields: &mut Fields<'_>, broken: &mut Broken) -> BTreeMap<String, RegionPlan> {
     let mut regions = BTreeMap::new();
     for (name, mut region) in fields.objects("regions", broken).unwrap_or_default() {
         let quota = region.integer("quota", 0, UNITS_MAX, broken);
@@ -255,10 +256,7 @@ pub(crate) async fn adjust(front: &Front, call: &Call) -> Result<Response, Failu
         (None, None, _) => return Err(Failure::mismatch(&"neither delta nor set_total")),
     };
     let adjust = Adjust { name, key, change, reason: reason.unwrap_or_default() };
-    let (answer, stamp) = front.change(call, Command::Adjust(adjust)).await?;
-    let Answer::Item { item, replayed, .. } = answer else {
-        return Err(Failure::mismatch(&answer));
-    };
+    let (item, replayed, stamp) = steps::adjust(front, call, adjust).await?;
     let mut response = item_response(StatusCode::OK, *item, &stamp);
     wire::mark_replayed(&mut response, replayed);
     Ok(response)
@@ -298,13 +296,9 @@ pub(crate) async fn delete(front: &Front, call: &Call) -> Result<Response, Failu
     nothing_in_the_body(call)?;
     let name = call.item()?;
     let item = name.item.clone();
-    match front.change(call, Command::Retire(Retire { name })).await? {
-        (Answer::Retired { item: number }, stamp) => {
-            let gone = api::DeletedItem { item, number: number.0 };
-            Ok(wire::json(StatusCode::OK, &gone, &stamp))
-        }
-        (other, _) => Err(Failure::mismatch(&other)),
-    }
+    let (number, stamp) = steps::delete(front, call, name).await?;
+    let gone = api::DeletedItem { item, number: number.0 };
+    Ok(wire::json(StatusCode::OK, &gone, &stamp))
 }
 
 fn nothing_in_the_body(call: &Call) -> Result<(), Failure> {

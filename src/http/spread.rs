@@ -117,14 +117,6 @@ pub(crate) enum Standing {
     UnderWay(Box<ItemView>),
 }
 
-impl Standing {
-    pub(crate) fn into_item(self) -> Box<ItemView> {
-        match self {
-            Standing::Everywhere(item) | Standing::UnderWay(item) => item,
-        }
-    }
-}
-
 /// Waits until every shard of an item has its last change, or the caller must be answered.
 pub(crate) async fn settled(
     front: &Front,

@@ -93,7 +93,7 @@ impl StockMeter {
     }
 
     /// Returns the counts so far.
-    pub(crate) fn traffic(&self, waiting: usize) -> StockTraffic {
+    pub(crate) fn traffic(&self, waiting: usize, transit_percent_max: u64) -> StockTraffic {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
         StockTraffic {
             sends: of(&self.sends),
@@ -106,6 +106,7 @@ impl StockMeter {
             waited: of(&self.waited),
             waited_in_vain: of(&self.waited_in_vain),
             waiting: waiting as u64,
+            transit_percent_max,
         }
     }
 }
