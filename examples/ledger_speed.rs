@@ -152,10 +152,10 @@ impl Shard {
 }
 
 fn hold_of(answer: &Answer) -> HoldId {
-    let Answer::Hold { hold, replayed: false } = answer else {
+    let Answer::Placed(placed) = answer else {
         panic!("expected a new hold, not {answer:?}");
     };
-    hold.id
+    placed.id
 }
 
 fn resident_bytes() -> u64 {
@@ -347,7 +347,7 @@ fn expiry(shard: &mut Shard) {
         });
         let commands = commands.collect();
         let answers = shard.entry(&mut clock, commands);
-        assert!(matches!(answers[0], Answer::Hold { replayed: false, .. }), "{:?}", answers[0]);
+        assert!(matches!(answers[0], Answer::Placed(_)), "{:?}", answers[0]);
     }
     clock.print("place of units that are due, 1,000 an entry");
     let mut clock = Clock::default();

@@ -162,7 +162,7 @@ async fn define(desk: &Counter, item: &str) {
     });
     eventually("an answer", async || {
         let deadline = holdfast::runtime::now() + Duration::from_secs(5);
-        let question = Question::Command(define.clone());
+        let question = Question::from(define.clone());
         let (consistency, hop) = (Consistency::Leader, Hop::Forward);
         let asked = desk.ask(Request { question, deadline, consistency, hop }).await.outcome;
         matches!(asked, Outcome::Answered(_)).then_some(())

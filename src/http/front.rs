@@ -201,7 +201,16 @@ impl Front {
         call: &Call,
         command: Command,
     ) -> Result<(Answer, Stamp), Failure> {
-        match self.ask(call, Question::Command(command), Consistency::Leader).await? {
+        self.decide(call, Question::from(command)).await
+    }
+
+    /// Asks for a change that is a question already.
+    pub(crate) async fn decide(
+        &self,
+        call: &Call,
+        question: Question,
+    ) -> Result<(Answer, Stamp), Failure> {
+        match self.ask(call, question, Consistency::Leader).await? {
             (Said::Answer(answer), stamp) => Ok((answer, stamp)),
             (other @ (Said::Found(_) | Said::InFlight), _) => Err(Failure::mismatch(&other)),
         }

@@ -255,7 +255,7 @@ pub(crate) async fn adjust(front: &Front, call: &Call) -> Result<Response, Failu
         }
         (None, None, _) => return Err(Failure::mismatch(&"neither delta nor set_total")),
     };
-    let adjust = Adjust { name, key, change, reason: reason.unwrap_or_default() };
+    let adjust = Adjust { name, key, change, reason: reason.unwrap_or_default().into_owned() };
     let (item, replayed, stamp) = steps::adjust(front, call, adjust).await?;
     let mut response = item_response(StatusCode::OK, *item, &stamp);
     wire::mark_replayed(&mut response, replayed);

@@ -390,7 +390,7 @@ async fn quietly(
     call: &Call,
     command: Command,
 ) -> Result<Option<Answer>, Failure> {
-    let question = Question::Command(command);
+    let question = Question::from(command);
     let consistency = Consistency::Leader;
     let request =
         Request { question, deadline: call.deadline()?, consistency, hop: Hop::Forward };

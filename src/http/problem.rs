@@ -466,7 +466,7 @@ pub(crate) fn validation(errors: Vec<api::FieldError>) -> Problem {
 }
 
 /// The problem of a hold that has ended, or has not, when the call needs it otherwise.
-pub(crate) fn hold_problem(kind: ProblemKind, hold: HoldView) -> Problem {
+pub(crate) fn hold_problem(kind: ProblemKind, hold: Box<HoldView>) -> Problem {
     let expired_at = wire::time(hold.expires_at);
     let detail = match hold.state {
         HoldState::Expired => format!(
@@ -483,7 +483,7 @@ pub(crate) fn hold_problem(kind: ProblemKind, hold: HoldView) -> Problem {
             "The hold is held, not sold: there is nothing to return. POST to …/release.".to_owned()
         }
     };
-    let hold = wire::hold(hold);
+    let hold = wire::hold(*hold);
     Problem {
         state: Some(hold.state),
         expired_at: (kind == ProblemKind::HoldExpired).then_some(expired_at),
@@ -493,7 +493,7 @@ pub(crate) fn hold_problem(kind: ProblemKind, hold: HoldView) -> Problem {
 }
 
 /// Passes a hold that is held; the problem tells how any other has ended.
-pub(crate) fn ended(hold: HoldView) -> Result<HoldView, Box<Problem>> {
+pub(crate) fn ended(hold: Box<HoldView>) -> Result<Box<HoldView>, Box<Problem>> {
     let kind = match hold.state {
         HoldState::Held => return Ok(hold),
         HoldState::Sold => ProblemKind::HoldConfirmed,

@@ -102,7 +102,7 @@ pub(crate) fn define(front: &Front, define: Define) -> Result<Command, Failure> 
         return Ok(Command::Define(define));
     }
     let shards = front.all_shards()?;
-    let home = home_shard(&define.name, u16::try_from(shards.len()).unwrap_or(u16::MAX));
+    let home = home_shard(define.name.borrowed(), u16::try_from(shards.len()).unwrap_or(u16::MAX));
     let places = places_of(&front.desk.status());
     let shards = choose_shards(home, &places, &define.regions, &[], false);
     Ok(Command::DefineSpread(DefineSpread { define, shards }))

@@ -26,7 +26,7 @@ async fn ask(
     command: Command,
 ) -> Result<(Result<Answer, Refusal>, Stamp), Failure> {
     let request = Request {
-        question: Question::Command(command),
+        question: Question::from(command),
         deadline: call.deadline()?,
         consistency: Consistency::Leader,
         hop: call.hop(),

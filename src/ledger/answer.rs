@@ -1,21 +1,26 @@
 //! What the ledger answers. Refusals are data.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::command::{CopyState, Definition, LowerBegin, Mode, RegionPlan};
+use super::command::{BatchOf, CommandOf, CopyState, Definition, LowerBegin, Mode, RegionPlan};
 use super::hold::HoldId;
 use super::ids::{BucketId, ItemName, ItemNumber, RegionOrdinal, ShardId, UnixMs};
 use super::receipts::place_of;
+use super::scope::{PlaceRef, Placement};
 
 /// The answer to one command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
-    /// A hold was placed, changed, or found as it already was.
+    /// A hold was placed by this very command, which has the rest of what can be told of it
+    /// ([`Placed::view`]).
+    Placed(Placed),
+    /// A hold was changed, or found as it already was.
     Hold {
         /// The hold as it is now.
-        hold: HoldView,
+        hold: Box<HoldView>,
         /// Whether this command had been answered before and changed nothing now.
         replayed: bool,
     },
@@ -110,22 +115,22 @@ pub enum Refusal {
     /// The hold's deadline has passed.
     HoldExpired {
         /// The hold.
-        hold: HoldView,
+        hold: Box<HoldView>,
     },
     /// The hold is sold already.
     HoldConfirmed {
         /// The hold.
-        hold: HoldView,
+        hold: Box<HoldView>,
     },
     /// The hold was given back, or returned.
     HoldReleased {
         /// The hold.
-        hold: HoldView,
+        hold: Box<HoldView>,
     },
     /// The hold is not sold, so nothing can be returned.
     NotSold {
         /// The hold.
-        hold: HoldView,
+        hold: Box<HoldView>,
     },
     /// The extensions or the lifetime of the hold are used up.
     ExtendBudgetSpent {
@@ -290,6 +295,69 @@ pub struct HoldView {
     pub revision: u64,
     /// The caller's reference.
     pub reference: Option<String>,
+}
+
+/// A hold that was just placed: what its placement does not say itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placed {
+    /// Its id.
+    pub id: HoldId,
+    /// The region's name.
+    pub region: Arc<str>,
+    /// Ledger time of its placement, which is that of this answer.
+    pub placed_at: UnixMs,
+    /// Its deadline.
+    pub expires_at: UnixMs,
+    /// How many extensions it has.
+    pub extends_left: u32,
+    /// The log index of its placement.
+    pub revision: u64,
+}
+
+impl Placed {
+    /// Returns the hold as its caller sees it, from the placement that made it.
+    pub fn view(&self, place: PlaceRef<'_>) -> HoldView {
+        HoldView {
+            id: self.id,
+            name: place.name.owned(),
+            region: (*self.region).to_owned(),
+            buyer: place.buyer.map(str::to_owned),
+            state: HoldState::Held,
+            quantity: place.quantity,
+            sold: 0,
+            placed_at: self.placed_at,
+            expires_at: self.expires_at,
+            now: self.placed_at,
+            extends_left: self.extends_left,
+            revision: self.revision,
+            reference: place.reference.map(str::to_owned),
+        }
+    }
+}
+
+impl<P: Placement> BatchOf<P> {
+    /// Returns the answers to these commands with whole holds in them.
+    pub fn shown(&self, answers: Vec<Answer>) -> Vec<Answer> {
+        self.commands.iter().zip(answers).map(|(asked, answer)| answer.shown_to(asked)).collect()
+    }
+}
+
+impl Answer {
+    /// Returns the answer to a command with the whole hold in it, if it placed one.
+    pub fn shown_to<P: Placement>(self, command: &CommandOf<P>) -> Answer {
+        match command.placing() {
+            Some(place) => self.shown(place),
+            None => self,
+        }
+    }
+
+    /// Returns the answer to a placement with the whole hold in it.
+    pub fn shown(self, place: PlaceRef<'_>) -> Answer {
+        if let Answer::Placed(placed) = self {
+            return Answer::Hold { hold: Box::new(placed.view(place)), replayed: false };
+        }
+        self
+    }
 }
 
 /// An item as its callers see it.

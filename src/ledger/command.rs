@@ -1,6 +1,6 @@
 //! What the ledger can be asked: the commands of one log entry.
 //!
-//! Commands are numbered by their place in [`Command`]: the list is append-only, a published
+//! Commands are numbered by their place in [`CommandOf`]: the list is append-only, a published
 //! struct is never edited, and a command that this build does not know stops the node.
 //! Names (tenant, item, region, buyer, key) are checked at the edge (`http/`, `client`): in here
 //! they are 1–128 bytes of printable ASCII without `/`. The ledger is total all the same: any
@@ -16,12 +16,12 @@
 //! 1. **Create.** Any node that knows the shards proposes [`DefineSpread`] at home. The answer has
 //!    the layout. Bucket 0 has the whole total; the home shard's own buckets are open.
 //! 2. **Copies.** Home sends each shard of the layout a [`Configure`] (the ledger makes it:
-//!    [`Query::Copy`], [`Query::Duties`]) and logs the answer with [`CopyAnswered`], until every copy
-//!    has answered the revision that home wants (`ItemView::config`). A copy applies only a greater
-//!    revision and answers the revision, mode and held units it has then; late, repeated and
-//!    reordered ones change nothing. `Define`, `SetMode`, [`SetLayout`] and [`Delete`] raise that
-//!    revision: each is done everywhere when every copy has answered it (200), and under way until
-//!    then (202).
+//!    [`Query::Copy`], [`Query::Duties`]) and logs the answer with [`CopyAnswered`], until every
+//!    copy has answered the revision that home wants (`ItemView::config`). A copy applies only a
+//!    greater revision and answers the revision, mode and held units it has then; late, repeated
+//!    and reordered ones change nothing. `Define`, `SetMode`, [`SetLayout`] and [`Delete`] raise
+//!    that revision: each is done everywhere when every copy has answered it (200), and under way
+//!    until then (202).
 //! 3. **Stock.** Quotas are where stock is meant to lie; it travels by [`SendStock`] at the donor,
 //!    [`AcceptStock`] at the receiver, [`SettleStock`] at the donor. A puller names its R as
 //!    `if_sent`, so a repeated pull drains nobody twice. The donor repeats the newest {S, F} while
@@ -32,8 +32,8 @@
 //!    `LowerAbort`. All three are idempotent by key; a committed key answers as done for ever.
 //! 5. **Deleting.** `DeleteBegin` pauses the item everywhere by a new revision; `DeleteCommit` is
 //!    refused until every copy has answered *that* revision with nothing held; `DeleteAbort` brings
-//!    the old mode back by another revision. After the commit home sends [`EraseCopy`] to each shard
-//!    until it is answered and logged (`CopyState::Erased`).
+//!    the old mode back by another revision. After the commit home sends [`EraseCopy`] to each
+//!    shard until it is answered and logged (`CopyState::Erased`).
 
 use std::collections::BTreeMap;
 
@@ -46,17 +46,35 @@ use super::ids::{BucketId, ItemName, ItemNumber, RegionOrdinal, UnixMs};
 pub use super::spread_command::*;
 
 /// One log entry: the leader's stamp and the commands in the order in which they are answered.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Batch {
+/// Placements, of which a sale is made, come in more than one form
+/// ([`super::Placement`]).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BatchOf<P> {
     /// Ledger time that the leader proposes; the ledger takes the greater of it and its own.
     pub stamp: UnixMs,
     /// The commands, answered one for one.
-    pub commands: Vec<Command>,
+    pub commands: Vec<CommandOf<P>>,
+}
+
+/// A batch that owns its texts.
+pub type Batch = BatchOf<Place>;
+
+/// A batch that borrows from the bytes of its entry.
+pub type BatchRef<'a> = BatchOf<super::PlaceRef<'a>>;
+
+impl<P> Default for BatchOf<P> {
+    fn default() -> BatchOf<P> {
+        BatchOf { stamp: UnixMs(0), commands: Vec::new() }
+    }
 }
 
 /// A question to the ledger that may change it.
+pub type Command = CommandOf<Place>;
+
+/// A question to the ledger that may change it, with placements in the form `P`. All forms have one
+/// encoding.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Command {
+pub enum CommandOf<P> {
     /// Creates or configures an item (home shard).
     Define(Define),
     /// Changes an item's total (home shard).
@@ -66,7 +84,7 @@ pub enum Command {
     /// Deletes an item without open holds (home shard).
     Retire(Retire),
     /// Places a hold (the bucket's shard).
-    Place(Place),
+    Place(P),
     /// Moves a hold's deadline within its budget.
     Extend(Extend),
     /// Turns a hold into a sale.

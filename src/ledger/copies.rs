@@ -48,11 +48,12 @@ impl Ledger {
     }
 
     pub(super) fn judge_configure(&self, configure: &Configure) -> Decided<()> {
-        bounds::item_name(&configure.name)?;
+        bounds::item_name(configure.name.borrowed())?;
         bounds::definition(&configure.definition)?;
         bounds_of_layout(configure, self.books.settings.shards)?;
         let ItemRef { home, item } = configure.item;
-        if home == self.books.shard || home_of(&configure.name, self.books.settings.shards) != home
+        if home == self.books.shard
+            || home_of(configure.name.borrowed(), self.books.settings.shards) != home
         {
             return refuse(Refusal::NotOwner);
         }
@@ -71,7 +72,7 @@ impl Ledger {
             && known.record.layout.len() <= configure.layout.len()
             && known.record.regions.iter().all(|was| {
                 let same = |is: &&RegionInfo| is.ordinal == was.ordinal;
-                configure.regions.iter().find(same).is_some_and(|is| is.name == was.name)
+                configure.regions.iter().find(same).is_some_and(|is| *is.name == *was.name)
             });
         if !goes_on {
             return invalid("layout", "regions and buckets are only added");

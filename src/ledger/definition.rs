@@ -445,7 +445,7 @@ pub(super) fn shift_of(change: Change, item: &Item, home: &Home) -> Decided<Shif
             if region.closed {
                 return invalid("region", "is closed");
             }
-            Some(region.name.clone())
+            Some((*region.name).to_owned())
         }
     };
     let quotas = home.plans.values().fold(0_u64, |sum, plan| sum.saturating_add(plan.quota));

@@ -30,7 +30,7 @@ fn refused<T>(rule: &str) -> Decided<T> {
 
 impl Ledger {
     pub(super) fn judge_open(&self, open: &OpenBucket) -> Decided<()> {
-        bounds::item_name(&open.name)?;
+        bounds::item_name(open.name.borrowed())?;
         bounds::name("region_name", &open.region_name)?;
         bounds::definition(&open.definition)?;
         bounds::stock("floor", open.floor)?;
@@ -38,7 +38,7 @@ impl Ledger {
         if place >= places || places > self.books.settings.shards.max(1) {
             return invalid("place", "must be a place among at most as many buckets as shards");
         }
-        if home_of(&open.name, self.books.settings.shards) != open.bucket.home {
+        if home_of(open.name.borrowed(), self.books.settings.shards) != open.bucket.home {
             return refuse(Refusal::NotOwner);
         }
         let item: ItemKey = (open.bucket.home, open.bucket.item);
@@ -53,9 +53,10 @@ impl Ledger {
             Some(known) => {
                 let region =
                     known.record.regions.iter().find(|known| {
-                        known.ordinal == open.region || known.name == open.region_name
+                        known.ordinal == open.region || *known.name == *open.region_name
                     });
-                if region.is_some_and(|r| r.ordinal != open.region || r.name != open.region_name) {
+                if region.is_some_and(|r| r.ordinal != open.region || *r.name != *open.region_name)
+                {
                     return refused("that region has another name or number");
                 }
             }
@@ -81,7 +82,7 @@ impl Ledger {
         let floor = if open.place.0 == 0 { open.floor } else { 0 };
         let region = Region::new(&RegionInfo {
             ordinal: open.region,
-            name: open.region_name.clone(),
+            name: open.region_name.as_str().into(),
             default: open.default_region,
             closed: false,
             floor,

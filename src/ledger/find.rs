@@ -9,7 +9,7 @@ use super::bucket::Bucket;
 use super::command::{KeyScope, Mode};
 use super::escrow::in_transit;
 use super::hold::HoldId;
-use super::ids::{ItemName, UnixMs};
+use super::ids::{ItemName, NameRef, Named, UnixMs};
 use super::item::{Item, ItemKey};
 use super::query::{
     Audit, Availability, BucketAudit, BucketStock, Found, Query, Receipt, SoldOutItem,
@@ -30,18 +30,18 @@ impl Ledger {
             }
             Query::Receipt(scope) => self.find_receipt(scope),
             Query::Item(name) => self
-                .named(name)
+                .named(name.borrowed())
                 .and_then(|(key, item)| item.view(key))
                 .map_or(Found::NotFound, |item| Found::Item(Box::new(item))),
             Query::Items { tenant, after, limit } => {
                 self.find_items(tenant, after.as_deref(), *limit)
             }
             Query::Availability(name) => self
-                .named(name)
+                .named(name.borrowed())
                 .map_or(Found::NotFound, |(key, item)| self.find_availability(key, item)),
-            Query::Audit(name) => {
-                self.named(name).map_or(Found::NotFound, |(key, item)| self.find_audit(key, item))
-            }
+            Query::Audit(name) => self
+                .named(name.borrowed())
+                .map_or(Found::NotFound, |(key, item)| self.find_audit(key, item)),
             Query::Holds { name, buyer, state, after, limit } => {
                 let wanted = Wanted { buyer: buyer.as_deref(), state: *state };
                 self.find_holds(name, &wanted, after.as_ref(), *limit)
@@ -57,19 +57,20 @@ impl Ledger {
     }
 
     /// Returns the name of an item's default region, when the item is known here.
-    pub fn default_region(&self, name: &ItemName) -> Option<&str> {
+    pub fn default_region(&self, name: NameRef<'_>) -> Option<&str> {
         let (_, item) = self.named(name)?;
-        item.region(None).map(|region| region.name.as_str())
+        item.region(None).map(|region| &*region.name)
     }
 
-    fn named(&self, name: &ItemName) -> Option<(ItemKey, &Item)> {
-        let key = self.names.get(name)?;
+    fn named(&self, name: NameRef<'_>) -> Option<(ItemKey, &Item)> {
+        let key = self.names.get(&name as &dyn Named)?;
         Some((*key, self.items.get(key)?))
     }
 
     fn find_receipt(&self, scope: &KeyScope) -> Found {
         let KeyScope { name, region, buyer, key } = scope;
-        let Ok((spot, item, bucket)) = self.spot(name, region.as_deref(), buyer.as_deref(), key)
+        let Ok((spot, item, bucket)) =
+            self.spot(name.borrowed(), region.as_deref(), buyer.as_deref(), key)
         else {
             return Found::NotFound;
         };
@@ -111,7 +112,7 @@ impl Ledger {
         let now = self.books.now.0;
         let buckets = self.buckets_of(key).map(|bucket| BucketStock {
             bucket: bucket.key.bucket,
-            region: item.region_name(bucket.stock.region).to_owned(),
+            region: (*item.region_name(bucket.stock.region)).to_owned(),
             available: bucket.sellable(now),
             held: bucket.live(now),
             sold: bucket.stock.sold,
@@ -164,7 +165,7 @@ impl Ledger {
         };
         BucketAudit {
             bucket: bucket.key.bucket,
-            region: item.region_name(stock.region).to_owned(),
+            region: (*item.region_name(stock.region)).to_owned(),
             received: stock.received,
             accepted: pairs(|pair| pair.accepted),
             available: stock.available,
@@ -187,7 +188,7 @@ impl Ledger {
         after: Option<&HoldId>,
         limit: u32,
     ) -> Found {
-        let Some((key, item)) = self.named(name) else { return Found::NotFound };
+        let Some((key, item)) = self.named(name.borrowed()) else { return Found::NotFound };
         let limit = bounded(limit);
         let mut buckets: Vec<&Bucket> = self.buckets_of(key).collect();
         buckets.sort_by_key(|bucket| (bucket.stock.region, bucket.key.bucket));
@@ -209,7 +210,7 @@ impl Ledger {
                 if holds.len() == limit {
                     return Found::Holds { holds, more: true };
                 }
-                holds.push(self.view(item, bucket, slot, sequence, record));
+                holds.push(*self.view(item, bucket, slot, sequence, record));
             }
         }
         Found::Holds { holds, more: false }

@@ -55,7 +55,7 @@ pub(super) struct ItemRecord {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Region {
     pub(super) ordinal: RegionOrdinal,
-    pub(super) name: String,
+    pub(super) name: Arc<str>,
     pub(super) default: bool,
     /// It takes no more holds.
     pub(super) closed: bool,
@@ -70,13 +70,13 @@ impl Region {
     /// A region as it begins.
     pub(super) fn new(info: &RegionInfo) -> Region {
         let RegionInfo { ordinal, name, default, closed, floor } = info.clone();
-        Region { ordinal, name, default, closed, floor, owed: 0 }
+        Region { ordinal, name: name.into(), default, closed, floor, owed: 0 }
     }
 
     /// As callers see it.
     pub(super) fn info(&self) -> RegionInfo {
         let Region { ordinal, name, default, closed, floor, owed: _ } = self.clone();
-        RegionInfo { ordinal, name, default, closed, floor }
+        RegionInfo { ordinal, name: (*name).to_owned(), default, closed, floor }
     }
 }
 
@@ -152,14 +152,15 @@ impl Item {
     /// The region of this name, or the default one.
     pub(super) fn region(&self, name: Option<&str>) -> Option<&Region> {
         self.record.regions.iter().find(|region| match name {
-            Some(name) => region.name == name,
+            Some(name) => *region.name == *name,
             None => region.default,
         })
     }
 
     /// The name of a region.
-    pub(super) fn region_name(&self, ordinal: RegionOrdinal) -> &str {
-        self.region_of(ordinal).map_or("", |region| region.name.as_str())
+    pub(super) fn region_name(&self, ordinal: RegionOrdinal) -> Arc<str> {
+        let found = self.region_of(ordinal);
+        found.map_or_else(|| Arc::from(""), |region| Arc::clone(&region.name))
     }
 
     /// Takes a definition.
@@ -230,7 +231,7 @@ impl Item {
             mode: self.record.mode,
             invariant_broken: self.record.invariant_broken,
             definition: self.record.definition.clone(),
-            default_region: self.region(None).map_or_else(String::new, |r| r.name.clone()),
+            default_region: self.region(None).map_or_else(String::new, |r| (*r.name).to_owned()),
             regions: home.plans.clone(),
             buckets: self.record.layout.clone(),
             created_at: self.record.created_at,

@@ -2,10 +2,10 @@
 //! quotas and floors; and the opening of buckets on any shard.
 //!
 //! Promises: region ordinals and bucket numbers count up and are never used again; a region's
-//! buckets and the default region never change; bucket 0 is on the home shard. A floor is granted to
-//! the region's first bucket, and what is taken back while it has travelled is owed by that bucket,
-//! so the shares of a region, less what is owed, sum to its floor. Never moves stock: quotas are
-//! where stock is meant to lie.
+//! buckets and the default region never change; bucket 0 is on the home shard. A floor is granted
+//! to the region's first bucket, and what is taken back while it has travelled is owed by that
+//! bucket, so the shares of a region, less what is owed, sum to its floor. Never moves stock:
+//! quotas are where stock is meant to lie.
 
 use std::collections::{BTreeMap, BTreeSet};
 

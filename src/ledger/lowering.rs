@@ -1,9 +1,9 @@
 //! Lowering the total of an item in steps, and deleting an item, at its home shard.
 //!
 //! Promises: while a lowering is under way, bucket 0 keeps what it has and gets, up to the units
-//! needed, from placements and from transfers out; one entry writes them off and lowers the total, or
-//! none does. A lowering never takes what a floor keeps. An item is deleted only when every copy has
-//! answered the very revision that paused it for the deletion, with nothing held.
+//! needed, from placements and from transfers out; one entry writes them off and lowers the total,
+//! or none does. A lowering never takes what a floor keeps. An item is deleted only when every copy
+//! has answered the very revision that paused it for the deletion, with nothing held.
 
 use super::answer::{Answer, Refusal};
 use super::bounds::{self, Decided, invalid, refuse};

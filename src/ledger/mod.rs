@@ -31,6 +31,7 @@ mod place;
 mod query;
 mod receipts;
 mod record;
+mod scope;
 mod settle;
 mod slot;
 mod spread_command;
@@ -43,9 +44,10 @@ mod walk;
 pub use answer::*;
 pub use command::*;
 pub use glance::ItemCursor;
-pub use hold::{HoldId, NotAHoldId};
+pub use hold::{HoldId, HoldIdText, NotAHoldId};
 pub use ids::*;
 pub use query::*;
+pub use scope::*;
 
 use std::collections::BTreeMap;
 
@@ -159,7 +161,18 @@ impl Ledger {
     }
 
     /// Applies one entry and answers its commands one for one, in order.
-    pub fn apply(&mut self, index: LogIndex, batch: &Batch) -> Vec<Answer> {
+    pub fn apply<P: Placement>(&mut self, index: LogIndex, batch: &BatchOf<P>) -> Vec<Answer> {
+        let mut answers = Vec::with_capacity(batch.commands.len());
+        self.entry(index, batch, |answer| answers.push(answer));
+        answers
+    }
+
+    fn entry<P: Placement>(
+        &mut self,
+        index: LogIndex,
+        batch: &BatchOf<P>,
+        mut answer: impl FnMut(Answer),
+    ) {
         let meta = self.meta();
         self.books.pages.touch(PageId::META, || Some(encode_meta(&meta)));
         self.books.index = index;
@@ -167,26 +180,28 @@ impl Ledger {
         self.books.swept = 0;
         self.sweep_due();
         self.forget_old(batch.commands.len());
-        let answers = batch.commands.iter().map(|command| self.command(command)).collect();
+        for command in &batch.commands {
+            answer(self.command(command));
+        }
         self.settle();
-        answers
     }
 
     /// Applies one entry for a replica that nobody waits at: the same ledger afterwards as after
     /// [`Ledger::apply`], without the cost of showing each hold in an answer.
-    pub fn apply_unanswered(&mut self, index: LogIndex, batch: &Batch) {
+    pub fn apply_unanswered<P: Placement>(&mut self, index: LogIndex, batch: &BatchOf<P>) {
         self.books.unanswered = true;
-        self.apply(index, batch);
+        self.entry(index, batch, drop);
         self.books.unanswered = false;
     }
 
-    fn command(&mut self, command: &Command) -> Answer {
+    fn command<P: Placement>(&mut self, command: &CommandOf<P>) -> Answer {
+        use CommandOf as Command;
         match command {
             Command::Define(define) => self.define(define),
             Command::Adjust(adjust) => self.adjust(adjust),
             Command::SetMode(set) => self.set_mode(set),
             Command::Retire(retire) => self.retire(retire),
-            Command::Place(place) => self.place(place),
+            Command::Place(place) => self.place(place.asked()),
             Command::Extend(extend) => self.change(self.judge_extend(extend)),
             Command::Confirm(confirm) => self.change(self.judge_confirm(confirm)),
             Command::Release(release) => self.change(self.judge_release(release)),
@@ -214,7 +229,8 @@ impl Ledger {
 
     /// Tells what applied state says of a command, without changing anything. Receipts come before
     /// stock, always.
-    pub fn foresee(&self, command: &Command) -> Foreseen {
+    pub fn foresee<P: Placement>(&self, command: &CommandOf<P>) -> Foreseen {
+        use CommandOf as Command;
         fn nothing<T>(_: T) -> Demand {
             Demand::default()
         }
@@ -223,7 +239,7 @@ impl Ledger {
             Command::Adjust(adjust) => self.judge_adjust(adjust).map(|plan| plan.demand),
             Command::SetMode(set) => self.judge_mode(set).map(nothing),
             Command::Retire(retire) => self.judge_retire(retire).map(nothing),
-            Command::Place(place) => self.judge_place(place).map(|grant| grant.demand),
+            Command::Place(place) => self.judge_place(place.asked()).map(|grant| grant.demand),
             Command::Extend(extend) => self.judge_extend(extend).map(|change| change.demand()),
             Command::Confirm(confirm) => self.judge_confirm(confirm).map(|change| change.demand()),
             Command::Release(release) => self.judge_release(release).map(|change| change.demand()),
@@ -396,17 +412,8 @@ impl Ledger {
         }
     }
 
-    fn view(
-        &self,
-        item: &Item,
-        bucket: &Bucket,
-        slot: u16,
-        sequence: u64,
-        record: &Record,
-    ) -> HoldView {
-        if self.books.unanswered {
-            return unseen();
-        }
+    /// The id of a hold in a bucket.
+    fn id_of(&self, bucket: &Bucket, slot: u16, sequence: u64) -> HoldId {
         let mut id = HoldId {
             home: bucket.key.home,
             item: bucket.key.item,
@@ -417,11 +424,25 @@ impl Ledger {
             tag: 0,
         };
         id.tag = id.tag_of(&self.books.settings.tag_key);
+        id
+    }
+
+    fn view(
+        &self,
+        item: &Item,
+        bucket: &Bucket,
+        slot: u16,
+        sequence: u64,
+        record: &Record,
+    ) -> Box<HoldView> {
+        if self.books.unanswered {
+            return Box::new(unseen());
+        }
         let extends_used = u32::from(record.extends_used);
-        HoldView {
-            id,
+        Box::new(HoldView {
+            id: self.id_of(bucket, slot, sequence),
             name: item.record.name.clone(),
-            region: item.region_name(bucket.stock.region).to_owned(),
+            region: (*item.region_name(bucket.stock.region)).to_owned(),
             buyer: record.buyer().map(str::to_owned),
             state: match record.standing_at(self.books.now.0) {
                 Standing::Held => HoldState::Held,
@@ -438,7 +459,7 @@ impl Ledger {
             extends_left: record.rules.extends_max().saturating_sub(extends_used),
             revision: record.revision,
             reference: record.reference().map(str::to_owned),
-        }
+        })
     }
 
     fn answer_hold(
@@ -512,6 +533,6 @@ pub struct Figures {
 }
 
 /// Returns the home shard of an item.
-pub fn home_shard(name: &ItemName, shards: u16) -> ShardId {
+pub fn home_shard(name: NameRef<'_>, shards: u16) -> ShardId {
     receipts::home_of(name, shards)
 }

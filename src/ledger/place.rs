@@ -5,14 +5,15 @@
 
 use std::sync::Arc;
 
-use super::answer::{Answer, PauseReason, Refusal};
+use super::answer::{Answer, PauseReason, Placed, Refusal};
 use super::bounds::{self, Decided, invalid, refuse};
 use super::bucket::Bucket;
-use super::command::{KeyScope, Mode, Place, Void};
-use super::ids::{ItemName, RegionOrdinal, UnixMs};
+use super::command::{KeyScope, Mode, Void};
+use super::ids::{ItemName, NameRef, Named, RegionOrdinal, UnixMs};
 use super::item::{Item, ItemKey};
 use super::receipts::{buyer_in_region, home_of, key_fragment, place_of, slot_of};
 use super::record::{NewRecord, Record, Standing};
+use super::scope::PlaceRef;
 use super::{BucketRef, Demand, Ledger};
 
 /// Where a placing key belongs.
@@ -35,8 +36,8 @@ pub(super) struct Grant {
 
 impl Ledger {
     /// The item of this name on this shard.
-    pub(super) fn item_named(&self, name: &ItemName) -> Decided<(ItemKey, &Item)> {
-        if let Some(key) = self.names.get(name)
+    pub(super) fn item_named(&self, name: NameRef<'_>) -> Decided<(ItemKey, &Item)> {
+        if let Some(key) = self.names.get(&name as &dyn Named)
             && let Some(item) = self.items.get(key)
         {
             return Ok((*key, item));
@@ -50,6 +51,7 @@ impl Ledger {
 
     /// The item of this name on its home shard.
     pub(super) fn item_at_home(&self, name: &ItemName) -> Decided<(ItemKey, &Item)> {
+        let name = name.borrowed();
         bounds::item_name(name)?;
         if home_of(name, self.books.settings.shards) != self.books.shard {
             return refuse(Refusal::NotOwner);
@@ -67,7 +69,7 @@ impl Ledger {
     /// Finds where a placing key belongs.
     pub(super) fn spot(
         &self,
-        name: &ItemName,
+        name: NameRef<'_>,
         region: Option<&str>,
         buyer: Option<&str>,
         key: &str,
@@ -163,15 +165,14 @@ impl Ledger {
         }
     }
 
-    pub(super) fn judge_place(&self, place: &Place) -> Decided<Grant> {
+    pub(super) fn judge_place(&self, place: PlaceRef<'_>) -> Decided<Grant> {
         bounds::quantity("quantity", place.quantity)?;
-        bounds::reference("reference", place.reference.as_deref())?;
+        bounds::reference("reference", place.reference)?;
         if place.ttl_ms == Some(0) {
             return invalid("ttl_ms", "must be at least 1");
         }
-        let buyer = place.buyer.as_deref();
-        let (spot, item, bucket) =
-            self.spot(&place.name, place.region.as_deref(), buyer, &place.key)?;
+        let buyer = place.buyer;
+        let (spot, item, bucket) = self.spot(place.name, place.region, buyer, place.key)?;
         if let Some(sequence) = spot.sequence
             && let Some(record) = bucket.record(spot.slot, sequence)
         {
@@ -189,7 +190,7 @@ impl Ledger {
     /// The answer to a known key: the truth of now.
     fn replay(
         &self,
-        place: &Place,
+        place: PlaceRef<'_>,
         spot: Spot,
         item: &Item,
         bucket: &Bucket,
@@ -205,7 +206,7 @@ impl Ledger {
         } else if place.ttl_ms.unwrap_or(0) != record.ttl_asked {
             Some("ttl_ms")
         } else {
-            (place.reference.as_deref() != record.reference()).then_some("reference")
+            (place.reference != record.reference()).then_some("reference")
         };
         if let Some(field) = differs {
             return Answer::Refused(Refusal::KeyReused { field: field.to_owned() });
@@ -221,7 +222,7 @@ impl Ledger {
         }
     }
 
-    pub(super) fn place(&mut self, place: &Place) -> Answer {
+    pub(super) fn place(&mut self, place: PlaceRef<'_>) -> Answer {
         let grant = match self.judge_place(place) {
             Ok(grant) => grant,
             Err(answer) => return *answer,
@@ -234,27 +235,46 @@ impl Ledger {
         };
         bucket.make_room(place.quantity, books);
         let ttl = place.ttl_ms.unwrap_or(item.rules.ttl_ms());
+        let expires_at = books.now.0.saturating_add(ttl);
+        let extends_left = item.rules.extends_max();
         let record = Record::new(NewRecord {
-            key: &place.key,
-            buyer: place.buyer.as_deref(),
-            reference: place.reference.as_deref(),
+            key: place.key,
+            buyer: place.buyer,
+            reference: place.reference,
             rules: Arc::clone(&item.rules),
             quantity: place.quantity,
             placed_at: books.now.0,
-            expires_at: books.now.0.saturating_add(ttl),
+            expires_at,
             ttl_asked: place.ttl_ms.unwrap_or(0),
             revision: books.index.0,
             standing: Standing::Held,
         });
         let sequence = bucket.insert(spot.slot, record, books);
         self.schedule_first(spot.bucket);
-        self.answer_hold(spot.item, spot.bucket, spot.slot, sequence, false)
+        self.placed(spot, sequence, expires_at, extends_left)
+    }
+
+    /// The answer to a placement that made a hold.
+    fn placed(&self, spot: Spot, sequence: u64, expires_at: u64, extends_left: u32) -> Answer {
+        let found = self.items.get(&spot.item).zip(self.buckets.get(&spot.bucket));
+        let Some((item, bucket)) = found.filter(|_| !self.books.unanswered) else {
+            return Answer::Settled;
+        };
+        Answer::Placed(Placed {
+            id: self.id_of(bucket, spot.slot, sequence),
+            region: item.region_name(spot.region),
+            placed_at: self.books.now,
+            expires_at: UnixMs(expires_at),
+            extends_left,
+            revision: self.books.index.0,
+        })
     }
 
     pub(super) fn judge_void(&self, void: &Void) -> Decided<Spot> {
         let KeyScope { name, region, buyer, key } = &void.scope;
         bounds::scope(&void.scope)?;
-        let (spot, item, bucket) = self.spot(name, region.as_deref(), buyer.as_deref(), key)?;
+        let (spot, item, bucket) =
+            self.spot(name.borrowed(), region.as_deref(), buyer.as_deref(), key)?;
         let Some(sequence) = spot.sequence else { return Ok(spot) };
         let Some(record) = bucket.record(spot.slot, sequence) else { return Ok(spot) };
         if record.standing == Standing::Voided {

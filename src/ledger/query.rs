@@ -76,7 +76,7 @@ pub enum Query {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Found {
     /// The hold.
-    Hold(HoldView),
+    Hold(Box<HoldView>),
     /// A receipt.
     Receipt(Receipt),
     /// The item.
@@ -237,7 +237,7 @@ pub struct PairLevel {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Receipt {
     /// It made this hold.
-    Committed(HoldView),
+    Committed(Box<HoldView>),
     /// It was voided.
     Voided,
     /// The ledger does not know it.

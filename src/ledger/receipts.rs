@@ -9,17 +9,19 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use siphasher::sip::SipHasher13;
 use siphasher::sip128::{Hasher128, SipHasher24};
+use smallvec::SmallVec;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::ids::{ItemName, ItemNumber, RegionOrdinal, ShardId};
+use super::ids::{ItemNumber, NameRef, RegionOrdinal, ShardId};
 
 const SEED_HOME: u64 = 0x686f_6d65;
 const SEED_PLACE: u64 = 0x706c_6163_6500;
 const SEED_SLOT: u64 = 0x736c_6f74;
 
 /// Returns the home shard of an item: the same on every node, for the life of the cluster.
-pub(super) fn home_of(name: &ItemName, shards: u16) -> ShardId {
-    let mut text = Vec::with_capacity(name.tenant.len().saturating_add(name.item.len()));
+pub(super) fn home_of(name: NameRef<'_>, shards: u16) -> ShardId {
+    // Asked for every command, so without an allocation: sound names fit.
+    let mut text = SmallVec::<[u8; 264]>::new();
     text.extend_from_slice(name.tenant.as_bytes());
     text.push(b'/');
     text.extend_from_slice(name.item.as_bytes());

@@ -89,7 +89,8 @@ impl Shard {
 
     fn apply(&mut self, stamp: u64, commands: Vec<Command>) -> Vec<Answer> {
         self.index += 1;
-        self.ledger.apply(LogIndex(self.index), &Batch { stamp: UnixMs(stamp), commands })
+        let batch = Batch { stamp: UnixMs(stamp), commands };
+        batch.shown(self.ledger.apply(LogIndex(self.index), &batch))
     }
 
     fn one(&mut self, stamp: u64, command: Command) -> Answer {
@@ -98,7 +99,7 @@ impl Shard {
 
     fn hold(&mut self, stamp: u64, command: Command) -> HoldView {
         match self.one(stamp, command) {
-            Answer::Hold { hold, .. } => hold,
+            Answer::Hold { hold, .. } => *hold,
             other => panic!("expected a hold, got {other:?}"),
         }
     }
@@ -234,7 +235,7 @@ fn a_cut_taken_while_writes_go_on_is_the_state_at_its_beginning() {
                 assert_eq!(twin.apply(LogIndex(shard.index), &batch), answers, "seed {seed}");
                 assert_eq!(twin.digest(), shard.ledger.digest(), "seed {seed} step {step}");
             }
-            for answer in answers {
+            for answer in batch.shown(answers) {
                 if let Answer::Hold { hold, .. } = answer {
                     holds.push(hold.id);
                 }
@@ -335,7 +336,7 @@ fn an_entry_that_nobody_waits_for_changes_the_ledger_all_the_same() {
             _ => (0..5).map(|_| random_command(&mut random, &holds)).collect(),
         };
         let batch = Batch { stamp: UnixMs(1_000 + index * 37), commands };
-        let answers = told.apply(LogIndex(index), &batch);
+        let answers = batch.shown(told.apply(LogIndex(index), &batch));
         silent.apply_unanswered(LogIndex(index), &batch);
         holds.extend(answers.into_iter().filter_map(|answer| match answer {
             Answer::Hold { hold, .. } => Some(hold.id),
@@ -610,7 +611,7 @@ fn a_retired_items_name_is_free_and_its_holds_are_gone() {
 #[test]
 fn stock_travels_between_ledgers_and_nothing_is_lost() {
     let settings = Settings { shards: 2, ..settings() };
-    let home = home_shard(&name(), 2);
+    let home = home_shard(name().borrowed(), 2);
     let mut donor = Ledger::new(home, settings.clone());
     let mut receiver = Ledger::new(ShardId(1 - home.0), settings);
     let one = |ledger: &mut Ledger, command: Command| {
@@ -652,7 +653,7 @@ fn stock_travels_between_ledgers_and_nothing_is_lost() {
     assert_eq!(one(&mut donor, settle(6)), Answer::Settled);
     assert!(refused(one(&mut donor, settle(7))));
     let answer = one(&mut receiver, place("b", "k", 4));
-    assert!(matches!(answer, Answer::Hold { replayed: false, .. }), "{answer:?}");
+    assert!(matches!(answer, Answer::Placed(_)), "{answer:?}");
     for ledger in [&mut donor, &mut receiver] {
         let Found::Audit(audit) = ledger.query(&Query::Audit(name())) else { panic!("audit") };
         assert!(audit.buckets[0].holds, "{audit:?}");

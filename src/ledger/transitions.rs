@@ -6,7 +6,7 @@
 //! the hold ended after that. An operation that finds the work done (release of a released hold)
 //! changes nothing but its receipt, which it leaves as long as the returns of that hold find room.
 
-use super::answer::{Answer, PauseReason, Refusal};
+use super::answer::{Answer, HoldView, PauseReason, Refusal};
 use super::bounds::{self, Decided, invalid, refuse};
 use super::bucket::Bucket;
 use super::command::{Confirm, Extend, Mode, Release, Return};
@@ -102,11 +102,11 @@ impl Ledger {
     }
 
     /// The view of a hold by its id.
-    pub(super) fn hold_view(&self, id: &HoldId, tenant: &str) -> Option<super::answer::HoldView> {
+    pub(super) fn hold_view(&self, id: &HoldId, tenant: &str) -> Option<Box<HoldView>> {
         Some(self.view_of(&self.hold(id, tenant).ok()?))
     }
 
-    fn view_of(&self, hold: &Hold<'_>) -> super::answer::HoldView {
+    fn view_of(&self, hold: &Hold<'_>) -> Box<HoldView> {
         self.view(hold.item, hold.bucket, hold.spot.slot, hold.sequence, hold.record)
     }
 

@@ -8,10 +8,12 @@ use std::fmt;
 use bytes::Bytes;
 use openraft::EntryPayload;
 use openraft::type_config::alias::{CommittedLeaderIdOf, EntryOf, LogIdOf};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::codec::{self, CodecError};
-use crate::ledger::{Answer, Batch, Command, LeaderId, LogIndex, NodeId, UnixMs};
+use crate::ledger::{
+    Answer, BatchRef, Command, CommandOf, LeaderId, LogIndex, NodeId, PlaceRef, Placement, UnixMs,
+};
 use crate::storage::{LogEntry, LogPosition};
 
 openraft::declare_raft_types!(
@@ -41,17 +43,119 @@ impl fmt::Display for Payload {
 }
 
 impl Payload {
-    /// Decodes the batch.
+    /// Decodes the batch; placements, of which there may be many, borrow from the bytes.
     ///
     /// # Errors
     ///
     /// [`CodecError`] when the bytes are not a batch that this build knows; the node must stop
     /// then.
-    pub fn batch(&self) -> Result<Batch, CodecError> {
+    pub fn batch(&self) -> Result<BatchRef<'_>, CodecError> {
         match self.0.split_first() {
             Some((&TAG_BATCH, bytes)) => codec::decode(bytes),
             Some(_) | None => Err(CodecError::Envelope("not a command batch")),
         }
+    }
+}
+
+/// A placement as the log has it: encoded once, at the edge, and read where it is from then on. The
+/// placements of one request may share their bytes.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PlaceBytes(Bytes);
+
+/// A command on its way to the log.
+pub type PackedCommand = CommandOf<PlaceBytes>;
+
+impl PlaceBytes {
+    /// Encodes a placement.
+    pub fn of(place: PlaceRef<'_>) -> PlaceBytes {
+        let mut packer = Packer::default();
+        packer.add(place);
+        packer.finish().pop().expect("one was added")
+    }
+}
+
+impl fmt::Debug for PlaceBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.asked().fmt(f)
+    }
+}
+
+impl Placement for PlaceBytes {
+    fn asked(&self) -> PlaceRef<'_> {
+        codec::decode(&self.0).expect("only what decodes becomes PlaceBytes")
+    }
+}
+
+impl Serialize for PlaceBytes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.asked().serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for PlaceBytes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<PlaceBytes, D::Error> {
+        PlaceRef::deserialize(deserializer).map(PlaceBytes::of)
+    }
+}
+
+/// Packs the commands of one caller.
+pub fn packed(command: Command) -> PackedCommand {
+    use CommandOf as C;
+    match command {
+        Command::Place(place) => C::Place(PlaceBytes::of(place.asked())),
+        Command::Define(define) => C::Define(define),
+        Command::Adjust(adjust) => C::Adjust(adjust),
+        Command::SetMode(mode) => C::SetMode(mode),
+        Command::Retire(retire) => C::Retire(retire),
+        Command::Extend(extend) => C::Extend(extend),
+        Command::Confirm(confirm) => C::Confirm(confirm),
+        Command::Release(release) => C::Release(release),
+        Command::Return(returned) => C::Return(returned),
+        Command::Void(void) => C::Void(void),
+        Command::Advance => C::Advance,
+        Command::OpenBucket(open) => C::OpenBucket(open),
+        Command::SendStock(send) => C::SendStock(send),
+        Command::AcceptStock(accept) => C::AcceptStock(accept),
+        Command::SettleStock(settle) => C::SettleStock(settle),
+        Command::DefineSpread(spread) => C::DefineSpread(spread),
+        Command::SetLayout(layout) => C::SetLayout(layout),
+        Command::Configure(configure) => C::Configure(configure),
+        Command::CopyAnswered(answered) => C::CopyAnswered(answered),
+        Command::EraseCopy(erase) => C::EraseCopy(erase),
+        Command::LowerBegin(lower) => C::LowerBegin(lower),
+        Command::LowerCommit(lower) => C::LowerCommit(lower),
+        Command::LowerAbort(lower) => C::LowerAbort(lower),
+        Command::DeleteBegin(delete) => C::DeleteBegin(delete),
+        Command::DeleteAbort(delete) => C::DeleteAbort(delete),
+        Command::DeleteCommit(delete) => C::DeleteCommit(delete),
+        Command::MoveStock(send) => C::MoveStock(send),
+    }
+}
+
+/// Encodes many placements into one run of bytes.
+#[derive(Debug, Default)]
+pub struct Packer {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl Packer {
+    /// Adds a placement.
+    ///
+    /// # Panics
+    ///
+    /// When its texts are longer than [`codec::RECORD_BYTES_MAX`], which the edge excludes.
+    pub fn add(&mut self, place: PlaceRef<'_>) {
+        codec::encode_into(&mut self.bytes, &place).expect("a placement is small");
+        self.ends.push(self.bytes.len());
+    }
+
+    /// Returns the placements in the order in which they were added.
+    pub fn finish(self) -> Vec<PlaceBytes> {
+        let bytes = Bytes::from(self.bytes);
+        let begins = std::iter::once(0).chain(self.ends.iter().copied());
+        let ranges = begins.zip(self.ends.iter().copied());
+        ranges.map(|(begin, end)| PlaceBytes(bytes.slice(begin..end))).collect()
     }
 }
 
@@ -65,6 +169,8 @@ pub struct EntryBuilder {
     bytes_max: usize,
 }
 
+/// The number of [`CommandOf::Place`] in its encoding.
+const PLACE_NUMBER: u32 = 4;
 /// Tag, stamp and number of commands come before the first command.
 const BATCH_HEADER_BYTES: usize = 1 + 8 + 8;
 
@@ -77,9 +183,16 @@ impl EntryBuilder {
     }
 
     /// Adds a command, or says `false` when it does not fit any more.
-    pub fn push(&mut self, command: &Command) -> bool {
+    pub fn push(&mut self, command: &PackedCommand) -> bool {
         let before = self.bytes.len();
-        let encoded = codec::encode_into(&mut self.bytes, command).is_ok();
+        let encoded = match command {
+            CommandOf::Place(place) => {
+                self.bytes.extend_from_slice(&PLACE_NUMBER.to_le_bytes());
+                self.bytes.extend_from_slice(&place.0);
+                true
+            }
+            other => codec::encode_into(&mut self.bytes, other).is_ok(),
+        };
         if !encoded || (self.count > 0 && self.bytes.len() > self.bytes_max) {
             self.bytes.truncate(before);
             return false;
@@ -187,22 +300,61 @@ pub(crate) fn from_log(entry: LogEntry) -> Result<EntryOf<TypeConfig>, CodecErro
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ledger::{Batch, BatchOf, ItemName, Place};
 
     #[test]
     fn an_entry_built_command_by_command_decodes_to_its_batch() {
         let mut builder = EntryBuilder::new(64 << 10);
         for _ in 0..3 {
-            assert!(builder.push(&Command::Advance));
+            assert!(builder.push(&CommandOf::Advance));
         }
-        let batch = builder.finish(UnixMs(77)).batch().expect("a batch");
-        assert_eq!(batch, Batch { stamp: UnixMs(77), commands: vec![Command::Advance; 3] });
+        let payload = builder.finish(UnixMs(77));
+        let batch = payload.batch().expect("a batch");
+        assert_eq!(batch, BatchOf { stamp: UnixMs(77), commands: vec![CommandOf::Advance; 3] });
+    }
+
+    fn placing() -> Place {
+        Place {
+            name: ItemName { tenant: "t".to_owned(), item: "x".to_owned() },
+            region: None,
+            buyer: Some("b".to_owned()),
+            key: "k".to_owned(),
+            quantity: 3,
+            ttl_ms: Some(9),
+            reference: None,
+        }
+    }
+
+    #[test]
+    fn a_packed_placement_reads_and_encodes_as_the_placement_it_is() {
+        let plain = Command::Place(placing());
+        let mut packer = Packer::default();
+        packer.add(PlaceRef { key: "before", ..placing().asked() });
+        packer.add(placing().asked());
+        let packed = CommandOf::Place(packer.finish().remove(1));
+        assert_eq!(packed.placing(), plain.placing());
+        let bytes = codec::encode(&plain).expect("small");
+        assert_eq!(codec::encode(&packed).expect("small"), bytes);
+        assert_eq!(codec::decode::<PackedCommand>(&bytes).expect("whole"), packed);
+        // And so it stands in the log, before and after other commands.
+        let mut builder = EntryBuilder::new(64 << 10);
+        for command in [&CommandOf::Advance, &packed, &CommandOf::Advance] {
+            assert!(builder.push(command));
+        }
+        let payload = builder.finish(UnixMs(5));
+        let commands = payload.batch().expect("a batch").commands;
+        assert_eq!(commands.len(), 3);
+        assert_eq!(commands[1].placing(), plain.placing());
+        let batch =
+            Batch { stamp: UnixMs(5), commands: vec![Command::Advance, plain, Command::Advance] };
+        assert_eq!(payload.0[1..], codec::encode(&batch).expect("small"));
     }
 
     #[test]
     fn an_entry_is_bounded_in_bytes_but_takes_one_command_always() {
         let mut builder = EntryBuilder::new(BATCH_HEADER_BYTES + 4);
-        assert!(builder.push(&Command::Advance));
-        assert!(!builder.push(&Command::Advance));
+        assert!(builder.push(&CommandOf::Advance));
+        assert!(!builder.push(&CommandOf::Advance));
         assert_eq!(builder.finish(UnixMs(1)).batch().expect("a batch").commands.len(), 1);
     }
 }

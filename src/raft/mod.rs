@@ -22,7 +22,9 @@ mod start;
 #[cfg(test)]
 pub(crate) mod trial;
 
-pub use entry::{Applied, EntryBuilder, Member, Payload};
+pub use entry::{
+    Applied, EntryBuilder, Member, PackedCommand, Packer, Payload, PlaceBytes, packed,
+};
 pub use group::{Group, GroupState, Leadership, Proposal, ProposeError, Role};
 pub use network::PeerBook;
 pub use replica::{Accusation, AppliedState, EntryTimer, Replica};

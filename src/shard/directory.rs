@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::RwLock;
 
 use crate::ledger::{
-    BucketId, BucketPlacement, BucketRef, ItemName, ItemRef, ItemView, RegionOrdinal, ShardId,
+    BucketId, BucketPlacement, BucketRef, ItemRef, ItemView, NameRef, RegionOrdinal, ScopeRef,
+    ShardId,
 };
 
 /// Layouts that are kept at most; beyond it the oldest numbers go, and are learned anew.
@@ -41,13 +42,8 @@ impl Layout {
 
     /// Finds the bucket that owns a buyer (or key), and its shard; `None` for a region that it does
     /// not know.
-    pub(crate) fn owner(
-        &self,
-        region: Option<&str>,
-        buyer: Option<&str>,
-        key: &str,
-    ) -> Option<BucketPlacement> {
-        self.view.owner(region, buyer, key)
+    pub(crate) fn owner(&self, scope: ScopeRef<'_>) -> Option<BucketPlacement> {
+        self.view.owner(scope.region, scope.buyer, scope.key)
     }
 
     /// Returns where a bucket lives.
@@ -84,8 +80,15 @@ impl Layout {
 
 #[derive(Debug, Default)]
 struct Known {
-    by_name: HashMap<ItemName, ItemRef>,
+    /// By tenant, then by item.
+    by_name: HashMap<String, HashMap<String, ItemRef>>,
     by_number: BTreeMap<ItemRef, Arc<Layout>>,
+}
+
+impl Known {
+    fn named(&self, name: NameRef<'_>) -> Option<ItemRef> {
+        self.by_name.get(name.tenant)?.get(name.item).copied()
+    }
 }
 
 /// One node's directory of spread items. One for all threads.
@@ -102,12 +105,12 @@ impl Directory {
     }
 
     /// Returns the layout of an item, if it is spread and known here.
-    pub(crate) fn named(&self, name: &ItemName) -> Option<Arc<Layout>> {
+    pub(crate) fn named(&self, name: NameRef<'_>) -> Option<Arc<Layout>> {
         if self.is_empty() {
             return None;
         }
         let known = self.known.read();
-        known.by_name.get(name).and_then(|item| known.by_number.get(item)).cloned()
+        known.named(name).and_then(|item| known.by_number.get(&item)).cloned()
     }
 
     /// Returns the layout of the item with this number, if it is spread and known here.
@@ -128,7 +131,8 @@ impl Directory {
 
     /// Learns where an item's buckets live. What is older than what is known is passed over.
     pub(crate) fn learn(&self, view: &ItemView) {
-        let Some(layout) = Layout::of(view) else { return self.forget(&view.name, view.number.0) };
+        let name = view.name.borrowed();
+        let Some(layout) = Layout::of(view) else { return self.forget(name, view.number.0) };
         let item = layout.item();
         let is_news = |known: &Known| {
             known.by_number.get(&item).is_none_or(|old| old.view.revision < view.revision)
@@ -145,26 +149,28 @@ impl Directory {
         }
         // The number of an item that was deleted stays: its holds are looked up by it.
         known.by_number.insert(item, Arc::new(layout));
-        let is_later = known.by_name.get(&view.name).is_none_or(|old| old.item <= view.number);
-        if is_later {
-            known.by_name.insert(view.name.clone(), item);
+        if known.named(name).is_none_or(|old| old.item <= view.number) {
+            let tenant = known.by_name.entry(view.name.tenant.clone()).or_default();
+            tenant.insert(view.name.item.clone(), item);
         }
         self.count.store(known.by_number.len(), Ordering::Release);
     }
 
     /// Forgets what a name stood for, when an item of that number or a later one is not spread.
-    fn forget(&self, name: &ItemName, number: u64) {
+    fn forget(&self, name: NameRef<'_>, number: u64) {
         if self.is_empty() {
             return;
         }
         let mut known = self.known.write();
-        if known.by_name.get(name).is_some_and(|item| item.item.0 <= number) {
-            known.by_name.remove(name);
+        if known.named(name).is_some_and(|item| item.item.0 <= number)
+            && let Some(tenant) = known.by_name.get_mut(name.tenant)
+        {
+            tenant.remove(name.item);
         }
     }
 
     /// Forgets what a name stood for: its home knows no such item.
-    pub(crate) fn forget_name(&self, name: &ItemName) {
+    pub(crate) fn forget_name(&self, name: NameRef<'_>) {
         self.forget(name, u64::MAX);
     }
 }

@@ -10,7 +10,7 @@ use super::directory::Layout;
 use super::parley::{Parley, Told};
 use super::placement::{laid_out, missing};
 use super::router::Router;
-use crate::ledger::{Found, ItemCursor, ItemName, ItemRef, Query, ShardId, home_shard};
+use crate::ledger::{Found, ItemCursor, ItemRef, NameRef, Query, ShardId, home_shard};
 use crate::runtime::Instant;
 
 impl Router {
@@ -65,11 +65,11 @@ impl Router {
     /// Learns where an item's buckets live from its home's leader.
     pub(super) async fn learn(
         self: &Arc<Router>,
-        name: &ItemName,
+        name: NameRef<'_>,
         deadline: Instant,
     ) -> Option<Arc<Layout>> {
         let home = home_shard(name, self.shard_count());
-        let question = Question::Query { query: Query::Item(name.clone()), shard: Some(home) };
+        let question = Question::Query { query: Query::Item(name.owned()), shard: Some(home) };
         let reply = self.ask_shard(home, question, deadline).await;
         match reply.outcome {
             Outcome::Found(Found::Item(view)) => self.directory.learn(&view),

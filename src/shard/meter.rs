@@ -227,7 +227,7 @@ impl Meter {
     }
 
     /// Counts an answer that applied state or an entry gave.
-    pub(crate) fn answered(&self, answer: &Answer, from_memory: bool, placed: bool) {
+    pub(crate) fn answered(&self, answer: &Answer, from_memory: bool) {
         if from_memory {
             self.from_memory.fetch_add(1, Ordering::Relaxed);
         }
@@ -238,7 +238,7 @@ impl Meter {
             Answer::Hold { replayed: true, .. } | Answer::Item { replayed: true, .. } => {
                 self.replayed.fetch_add(1, Ordering::Relaxed);
             }
-            Answer::Hold { .. } if placed => {
+            Answer::Placed(_) => {
                 self.granted.fetch_add(1, Ordering::Relaxed);
             }
             Answer::Hold { .. }

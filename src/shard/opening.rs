@@ -250,13 +250,13 @@ impl Router {
         command: Command,
         deadline: Instant,
     ) -> Reply {
-        let question = Question::Command(command);
+        let question = Question::from(command);
         let consistency = Consistency::Leader;
         let addressed = vec![Addressed { shard, question, consistency }];
-        let Some(answers) = self.home().send(addressed, deadline) else {
+        let Some(sent) = self.home().send(addressed, deadline) else {
             return reply(Outcome::Overloaded);
         };
-        let mut replies = answers.await.unwrap_or_default();
+        let mut replies = sent.answers.await.unwrap_or_default();
         replies.pop().unwrap_or_else(|| reply(Outcome::Unknown))
     }
 }

@@ -3,8 +3,8 @@
 use super::desk::Question;
 use super::directory::Directory;
 use crate::ledger::{
-    BucketId, BucketRef, Command, HoldId, ItemName, ItemRef, KeyScope, Place, Query, ShardId,
-    home_shard,
+    BucketId, BucketRef, CommandOf, HoldId, ItemName, ItemRef, NameRef, PlaceRef, Placement, Query,
+    ScopeRef, ShardId, home_shard,
 };
 
 /// What a question names that decides where it belongs.
@@ -12,31 +12,22 @@ enum Named<'a> {
     /// A shard.
     Shard(ShardId),
     /// An item's home.
-    Home(&'a ItemName),
+    Home(NameRef<'a>),
     /// The bucket that owns a buyer or key.
-    Owner { name: &'a ItemName, region: Option<&'a str>, buyer: Option<&'a str>, key: &'a str },
+    Owner(ScopeRef<'a>),
     /// A bucket.
     Bucket(BucketRef),
     /// Nothing: a whole shard must be named.
     Nothing,
 }
 
-fn of_scope(scope: &KeyScope) -> Named<'_> {
-    Named::Owner {
-        name: &scope.name,
-        region: scope.region.as_deref(),
-        buyer: scope.buyer.as_deref(),
-        key: &scope.key,
-    }
+fn home(name: &ItemName) -> Named<'_> {
+    Named::Home(name.borrowed())
 }
 
-fn of_place(place: &Place) -> Named<'_> {
-    Named::Owner {
-        name: &place.name,
-        region: place.region.as_deref(),
-        buyer: place.buyer.as_deref(),
-        key: &place.key,
-    }
+fn of_place(place: PlaceRef<'_>) -> Named<'_> {
+    let PlaceRef { name, region, buyer, key, .. } = place;
+    Named::Owner(ScopeRef { name, region, buyer, key })
 }
 
 fn of_hold<'a>(hold: &HoldId) -> Named<'a> {
@@ -48,37 +39,37 @@ fn named(question: &Question) -> Named<'_> {
         Question::Query { shard: Some(shard), .. } => Named::Shard(*shard),
         Question::Query { query, shard: None } => match query {
             Query::Hold { id, .. } => of_hold(id),
-            Query::Receipt(scope) => of_scope(scope),
-            Query::Item(name) | Query::Availability(name) | Query::Audit(name) => Named::Home(name),
-            Query::Holds { name, .. } => Named::Home(name),
+            Query::Receipt(scope) => Named::Owner(scope.borrowed()),
+            Query::Item(name) | Query::Availability(name) | Query::Audit(name) => home(name),
+            Query::Holds { name, .. } => home(name),
             Query::Levels(item) | Query::Copy { item, .. } => Named::Shard(item.home),
             Query::Items { .. } | Query::SoldOut { .. } | Query::Duties { .. } => Named::Nothing,
         },
         Question::Command(command) => match command {
-            Command::Define(define) => Named::Home(&define.name),
-            Command::DefineSpread(spread) => Named::Home(&spread.define.name),
-            Command::Adjust(adjust) => Named::Home(&adjust.name),
-            Command::SetMode(mode) => Named::Home(&mode.name),
-            Command::Retire(retire) => Named::Home(&retire.name),
-            Command::SetLayout(layout) => Named::Home(&layout.name),
-            Command::LowerBegin(lower) => Named::Home(&lower.name),
-            Command::LowerCommit(lower) | Command::LowerAbort(lower) => Named::Home(&lower.name),
-            Command::DeleteBegin(delete)
-            | Command::DeleteAbort(delete)
-            | Command::DeleteCommit(delete) => Named::Home(&delete.name),
-            Command::CopyAnswered(answered) => Named::Shard(answered.item.home),
-            Command::Place(place) => of_place(place),
-            Command::Void(void) => of_scope(&void.scope),
-            Command::Extend(op) => of_hold(&op.hold),
-            Command::Confirm(op) => of_hold(&op.hold),
-            Command::Release(op) => of_hold(&op.hold),
-            Command::Return(op) => of_hold(&op.hold),
-            Command::OpenBucket(open) => Named::Bucket(open.bucket),
-            Command::SendStock(send) | Command::MoveStock(send) => Named::Bucket(send.from),
-            Command::AcceptStock(accept) => Named::Bucket(accept.to),
-            Command::SettleStock(settle) => Named::Bucket(settle.from),
+            CommandOf::Define(define) => home(&define.name),
+            CommandOf::DefineSpread(spread) => home(&spread.define.name),
+            CommandOf::Adjust(adjust) => home(&adjust.name),
+            CommandOf::SetMode(mode) => home(&mode.name),
+            CommandOf::Retire(retire) => home(&retire.name),
+            CommandOf::SetLayout(layout) => home(&layout.name),
+            CommandOf::LowerBegin(lower) => home(&lower.name),
+            CommandOf::LowerCommit(lower) | CommandOf::LowerAbort(lower) => home(&lower.name),
+            CommandOf::DeleteBegin(delete)
+            | CommandOf::DeleteAbort(delete)
+            | CommandOf::DeleteCommit(delete) => home(&delete.name),
+            CommandOf::CopyAnswered(answered) => Named::Shard(answered.item.home),
+            CommandOf::Place(place) => of_place(place.asked()),
+            CommandOf::Void(void) => Named::Owner(void.scope.borrowed()),
+            CommandOf::Extend(op) => of_hold(&op.hold),
+            CommandOf::Confirm(op) => of_hold(&op.hold),
+            CommandOf::Release(op) => of_hold(&op.hold),
+            CommandOf::Return(op) => of_hold(&op.hold),
+            CommandOf::OpenBucket(open) => Named::Bucket(open.bucket),
+            CommandOf::SendStock(send) | CommandOf::MoveStock(send) => Named::Bucket(send.from),
+            CommandOf::AcceptStock(accept) => Named::Bucket(accept.to),
+            CommandOf::SettleStock(settle) => Named::Bucket(settle.from),
             // These name no shard: whoever proposes them says where.
-            Command::Configure(_) | Command::EraseCopy(_) | Command::Advance => Named::Nothing,
+            CommandOf::Configure(_) | CommandOf::EraseCopy(_) | CommandOf::Advance => Named::Nothing,
         },
     }
 }
@@ -93,9 +84,9 @@ pub(crate) fn shard_of(
     match named(question) {
         Named::Shard(shard) => Some(shard),
         Named::Home(name) => Some(home_shard(name, shards)),
-        Named::Owner { name, region, buyer, key } => {
-            let layout = directory.named(name);
-            let owner = layout.and_then(|layout| layout.owner(region, buyer, key));
+        Named::Owner(scope) => {
+            let name = scope.name;
+            let owner = directory.named(name).and_then(|layout| layout.owner(scope));
             // The home answers for an item of one bucket, for a region that nobody knows, and says
             // `not-owner` for the others.
             Some(owner.map_or_else(|| home_shard(name, shards), |place| place.shard))
@@ -112,16 +103,31 @@ pub(crate) fn shard_of(
 
 /// Names the item whose layout must be known before a question can be routed, when it is not.
 pub(crate) fn missing(question: &Question, directory: &Directory) -> Option<ItemRef> {
+    if is_place(question) {
+        return None;
+    }
     let Named::Bucket(bucket) = named(question) else { return None };
+    if bucket.bucket == BucketId(0) {
+        return None;
+    }
     let item = ItemRef { home: bucket.home, item: bucket.item };
-    let is_known = || directory.numbered(item).and_then(|one| one.place_of(bucket.bucket)).is_some();
-    (bucket.bucket != BucketId(0) && !is_known()).then_some(item)
+    let known = directory.numbered(item).and_then(|layout| layout.place_of(bucket.bucket));
+    known.is_none().then_some(item)
+}
+
+fn is_place(question: &Question) -> bool {
+    matches!(question, Question::Command(command) if command.is_place())
 }
 
 /// Names the item whose layout decided where a question went.
-pub(crate) fn laid_out(question: &Question) -> Option<&ItemName> {
+pub(crate) fn laid_out(question: &Question) -> Option<NameRef<'_>> {
     match named(question) {
-        Named::Owner { name, .. } => Some(name),
+        Named::Owner(scope) => Some(scope.name),
         Named::Shard(_) | Named::Home(_) | Named::Bucket(_) | Named::Nothing => None,
     }
+}
+
+/// Tells whether an item's layout decides where a question goes.
+pub(crate) fn goes_by_layout(question: &Question) -> bool {
+    is_place(question) || laid_out(question).is_some()
 }

@@ -18,13 +18,14 @@ use super::handover::Abstaining;
 use super::home::{Door, Home, reply};
 use super::meter::Meter;
 use super::directory::Directory;
-use super::placement::shard_of;
+use super::placement::{goes_by_layout, shard_of};
+use super::slake::is_dry;
 use super::sold_out::Collects;
+use super::status::DigestStatus;
 use super::stock_meter::StockMeter;
 use super::supply::StockPolicy;
 use super::thirst::Thirst;
-use super::status::DigestStatus;
-use crate::ledger::{Answer, Command, Foreseen, NodeId, PauseReason, Query, ShardId};
+use crate::ledger::{Answer, Foreseen, NodeId, PauseReason, Query, ShardId};
 use crate::peer::{Address, Lane, Link, Network};
 use crate::raft::{Group, Replica};
 use crate::runtime::Instant;
@@ -149,37 +150,34 @@ impl Router {
     pub async fn answer(self: Arc<Router>, request: Request) -> Reply {
         let Request { question, deadline, consistency, hop } = request;
         self.learn_missing([&question], deadline).await;
-        let reply = self.answer_as_known(&question, deadline, consistency, hop).await;
+        let again = goes_by_layout(&question).then(|| question.clone());
+        let reply = self.answer_as_known(question, deadline, consistency, hop).await;
         self.learn_from(&reply.outcome);
-        // Its layout is another than this node knew, if it knew any.
-        if is_misrouted(&reply) && self.learn_of(&question, deadline).await {
-            return self.answer_as_known(&question, deadline, consistency, hop).await;
+        match again {
+            // Its layout is another than this node knew, if it knew any.
+            Some(again) if is_misrouted(&reply) && self.learn_of(&again, deadline).await => {
+                self.answer_as_known(again, deadline, consistency, hop).await
+            }
+            Some(_) | None => reply,
         }
-        reply
     }
 
     async fn answer_as_known(
         self: &Arc<Router>,
-        question: &Question,
+        question: Question,
         deadline: Instant,
         consistency: Consistency,
         hop: Hop,
     ) -> Reply {
-        let Some(place) = self.place_of(question) else { return no_such_shard() };
+        let Some(place) = self.place_of(&question) else { return no_such_shard() };
         let shard = place.door.shard;
-        if let Some(reply) = place.recall(question, consistency) {
-            return self.slake(shard, self.keep_thirsty(shard, question), reply, deadline).await;
+        let recalled = place.recall(&question, consistency);
+        let asked = Addressed { shard, question, consistency };
+        if let Some(reply) = recalled {
+            return self.slake(asked, reply, deadline).await;
         }
-        let asked = || vec![(question.clone(), consistency)];
-        if place.leads_here() {
-            match self.here(shard, asked(), deadline).await.into_iter().next() {
-                Some(reply) if is_moving(&reply) => {}
-                Some(reply) => return reply,
-                None => return reply(Outcome::Unknown),
-            }
-        }
-        let mut elsewhere = self.elsewhere(shard, asked(), deadline, hop).await;
-        elsewhere.pop().unwrap_or_else(|| reply(Outcome::Unknown))
+        let mut replies = self.answer_group(shard, vec![asked], deadline, hop).await;
+        replies.pop().unwrap_or_else(|| reply(Outcome::Unknown))
     }
 
     /// Answers many questions of one caller, densely and in order.
@@ -187,66 +185,52 @@ impl Router {
         let Some(first) = requests.first() else { return Vec::new() };
         let (deadline, hop) = (first.deadline, first.hop);
         self.learn_missing(requests.iter().map(|request| &request.question), deadline).await;
-        let mut replies: Vec<Option<Reply>> = vec![None; requests.len()];
-        let mut by_shard: BTreeMap<ShardId, Vec<(usize, Question, Consistency)>> = BTreeMap::new();
-        for (at, request) in requests.into_iter().enumerate() {
-            match self.place_of(&request.question) {
-                Some(place) if request.consistency == Consistency::Local => {
-                    // This node's replica, whoever leads and whether or not anybody does.
-                    replies[at] = place.recall(&request.question, Consistency::Local);
-                    if replies[at].is_none() {
-                        let asked = (at, request.question, request.consistency);
-                        by_shard.entry(place.door.shard).or_default().push(asked);
-                    }
-                }
-                Some(place) => by_shard.entry(place.door.shard).or_default().push((
-                    at,
-                    request.question,
-                    request.consistency,
-                )),
-                None => replies[at] = Some(no_such_shard()),
+        let mut replies = Replies::new(requests.len());
+        let mut by_shard: BTreeMap<ShardId, (Vec<usize>, Vec<Addressed>)> = BTreeMap::new();
+        for (at, Request { question, consistency, .. }) in requests.into_iter().enumerate() {
+            let Some(place) = self.place_of(&question) else {
+                replies.put(at, no_such_shard());
+                continue;
+            };
+            // This node's replica, whoever leads and whether or not anybody does.
+            if consistency == Consistency::Local
+                && let Some(reply) = place.recall(&question, consistency)
+            {
+                replies.put(at, reply);
+                continue;
             }
+            let shard = place.door.shard;
+            let (order, asked) = by_shard.entry(shard).or_default();
+            order.push(at);
+            asked.push(Addressed { shard, question, consistency });
         }
-        let groups = by_shard.into_iter().map(|(shard, asked)| {
+        let groups = by_shard.into_iter().map(|(shard, (order, asked))| {
             let router = Arc::clone(&self);
-            async move {
-                let (order, questions): (Vec<usize>, Vec<_>) =
-                    asked.into_iter().map(|(at, q, c)| (at, (q, c))).unzip();
-                (order, router.answer_group(shard, questions, deadline, hop).await)
-            }
+            async move { (order, router.answer_group(shard, asked, deadline, hop).await) }
         });
         for (order, answers) in futures_util::future::join_all(groups).await {
-            for (at, answer) in order.into_iter().zip(answers) {
-                replies[at] = Some(answer);
-            }
+            replies.put_all(order, answers);
         }
-        replies.into_iter().map(|one| one.unwrap_or_else(|| reply(Outcome::Unknown))).collect()
+        replies.finish()
     }
 
     async fn answer_group(
         self: &Arc<Router>,
         shard: ShardId,
-        questions: Vec<(Question, Consistency)>,
+        questions: Vec<Addressed>,
         deadline: Instant,
         hop: Hop,
     ) -> Vec<Reply> {
         if !self.places[usize::from(shard.0)].leads_here() {
             return self.elsewhere(shard, questions, deadline, hop).await;
         }
-        let mut replies = self.here(shard, questions.clone(), deadline).await;
-        // Nothing was taken of these: leadership is on its way to another node.
-        let (order, moved): (Vec<usize>, Vec<_>) = questions
-            .into_iter()
-            .enumerate()
-            .filter(|(at, _)| replies.get(*at).is_some_and(is_moving))
-            .unzip();
+        let Here { mut replies, moved } = self.here(questions, deadline).await;
         if !moved.is_empty() {
-            let elsewhere = self.elsewhere(shard, moved, deadline, hop).await;
-            for (at, reply) in order.into_iter().zip(elsewhere) {
-                replies[at] = reply;
-            }
+            let (order, questions) = moved.into_iter().unzip();
+            let elsewhere = self.elsewhere(shard, questions, deadline, hop).await;
+            replies.put_all(order, elsewhere);
         }
-        replies
+        replies.finish()
     }
 
     /// Answers questions to one shard that another node forwarded: here or not at all.
@@ -256,7 +240,12 @@ impl Router {
         questions: Vec<(Question, Consistency)>,
         deadline: Instant,
     ) -> Vec<Reply> {
-        self.here(shard, questions, deadline).await
+        if self.place(shard).is_none() {
+            return vec![no_such_shard(); questions.len()];
+        }
+        let asked = |(question, consistency)| Addressed { shard, question, consistency };
+        let asked = questions.into_iter().map(asked).collect();
+        self.here(asked, deadline).await.replies.finish()
     }
 
     /// Asks a shard by its number, wherever it is led.
@@ -271,69 +260,56 @@ impl Router {
             if router.place(shard).is_none() {
                 return no_such_shard();
             }
-            let asked = vec![(question, Consistency::Leader)];
+            let asked = vec![Addressed { shard, question, consistency: Consistency::Leader }];
             let mut replies = router.answer_group(shard, asked, deadline, Hop::Forward).await;
             replies.pop().unwrap_or_else(|| reply(Outcome::Unknown))
         })
     }
 
-    async fn here(
-        self: &Arc<Router>,
-        shard: ShardId,
-        questions: Vec<(Question, Consistency)>,
-        deadline: Instant,
-    ) -> Vec<Reply> {
-        let count = questions.len();
-        let Some(place) = self.place(shard) else { return vec![no_such_shard(); count] };
-        let mut addressed = Vec::with_capacity(count);
-        let mut answered: Vec<Option<Reply>> = vec![None; count];
-        let mut order = Vec::with_capacity(count);
-        let mut thirsty = Vec::new();
-        for (at, (question, consistency)) in questions.into_iter().enumerate() {
-            let keep = self.keep_thirsty(shard, &question);
-            if count == 1
-                && let Some(reply) = place.recall(&question, consistency)
-            {
-                return vec![self.slake(shard, keep, reply, deadline).await];
-            }
-            if let Some(keep) = keep {
-                thirsty.push((at, keep));
-            }
-            if let Question::Query { query, .. } = &question
-                && !matches!(query, Query::Receipt(_))
-            {
-                answered[at] = Some(place.query(query, consistency, deadline).await);
-                continue;
-            }
-            if consistency == Consistency::Linearizable
-                && let Err(why) = place.group.read_index(deadline).await
-            {
-                tracing::debug!(%why, "no read index");
-                answered[at] = Some(reply(Outcome::Paused(PauseReason::QuorumLost)));
-                continue;
-            }
-            order.push(at);
-            addressed.push(Addressed { shard: place.door.shard, question, consistency });
-        }
-        if !addressed.is_empty() {
-            let replies = match self.home().send(addressed, deadline) {
-                Some(answers) => answers.await.unwrap_or_default(),
-                None => vec![reply(Outcome::Overloaded); order.len()],
-            };
-            for (at, reply) in order.into_iter().zip(replies) {
-                answered[at] = Some(reply);
+    async fn here(self: &Arc<Router>, questions: Vec<Addressed>, deadline: Instant) -> Here {
+        let mut replies = Replies::new(questions.len());
+        let alone = questions.len() == 1;
+        let (mut order, mut sent) = (Vec::new(), Vec::with_capacity(questions.len()));
+        for (at, asked) in questions.into_iter().enumerate() {
+            let place = &self.places[usize::from(asked.shard.0)];
+            match place.answer_now(&asked, alone, deadline).await {
+                Some(reply) => replies.put(at, self.slake(asked, reply, deadline).await),
+                None => {
+                    order.push(at);
+                    sent.push(asked);
+                }
             }
         }
-        if !thirsty.is_empty() {
-            self.slake_all(shard, thirsty, &mut answered, deadline).await;
+        if sent.is_empty() {
+            return Here { replies, moved: Vec::new() };
         }
-        answered.into_iter().map(|one| one.unwrap_or_else(|| reply(Outcome::Unknown))).collect()
+        let Some(sent) = self.home().send(sent, deadline) else {
+            let shed = vec![reply(Outcome::Overloaded); order.len()];
+            replies.put_all(order, shed);
+            return Here { replies, moved: Vec::new() };
+        };
+        let answers = sent.answers.await.unwrap_or_default();
+        // Nothing was taken of these: leadership is on its way to another node.
+        let moved = order.iter().zip(&answers).zip(&sent.enquiry.questions);
+        let moved = moved.filter(|((_, reply), _)| is_moving(reply));
+        let moved = moved.map(|((at, _), asked)| (*at, asked.clone())).collect();
+        let dry = answers.iter().zip(&order).zip(&sent.enquiry.questions);
+        let dry = dry.filter(|((reply, _), _)| is_dry(reply));
+        let dry: Vec<_> =
+            dry.map(|((reply, at), asked)| (*at, asked.clone(), reply.clone())).collect();
+        replies.put_all(order, answers);
+        if !dry.is_empty() {
+            for (at, reply) in self.slake_all(dry, deadline).await {
+                replies.put(at, reply);
+            }
+        }
+        Here { replies, moved }
     }
 
     async fn elsewhere(
         self: &Arc<Router>,
         shard: ShardId,
-        questions: Vec<(Question, Consistency)>,
+        questions: Vec<Addressed>,
         deadline: Instant,
         hop: Hop,
     ) -> Vec<Reply> {
@@ -358,6 +334,9 @@ impl Router {
             Hop::Forward => {
                 place.meter.forwarded(count);
                 let link = self.link(&member);
+                let questions =
+                    questions.into_iter().map(|asked| (asked.question, asked.consistency));
+                let questions = questions.collect();
                 forward(&link, shard, questions, deadline).await
             }
         }
@@ -407,14 +386,48 @@ impl Router {
     }
 
     /// Answers from memory here what a leader's memory can.
-    pub(super) fn recall_here(&self, shard: ShardId, question: &Question) -> Option<Reply> {
-        self.place(shard)?.recall(question, Consistency::Leader)
+    pub(super) fn recall_here(&self, asked: &Addressed) -> Option<Reply> {
+        self.place(asked.shard)?.recall(&asked.question, asked.consistency)
     }
 }
 
 /// Tells whether a shard was asked that does not own what the question names.
 fn is_misrouted(reply: &Reply) -> bool {
     matches!(&reply.outcome, Outcome::Answered(Answer::Refused(crate::ledger::Refusal::NotOwner)))
+}
+
+/// Replies to many questions, put in their places as they come.
+#[derive(Debug)]
+struct Replies(Vec<Option<Reply>>);
+
+impl Replies {
+    fn new(count: usize) -> Replies {
+        Replies(std::iter::repeat_with(|| None).take(count).collect())
+    }
+
+    fn put(&mut self, at: usize, reply: Reply) {
+        self.0[at] = Some(reply);
+    }
+
+    fn put_all(&mut self, order: Vec<usize>, replies: Vec<Reply>) {
+        for (at, reply) in order.into_iter().zip(replies) {
+            self.put(at, reply);
+        }
+    }
+
+    /// What has no reply by now is unknown.
+    fn finish(self) -> Vec<Reply> {
+        let lost = || reply(Outcome::Unknown);
+        self.0.into_iter().map(|one| one.unwrap_or_else(lost)).collect()
+    }
+}
+
+/// What this node made of the questions that it was asked.
+#[derive(Debug)]
+struct Here {
+    replies: Replies,
+    /// Those of which nothing was taken because leadership moves, with their places.
+    moved: Vec<(usize, Addressed)>,
 }
 
 fn is_moving(reply: &Reply) -> bool {
@@ -439,13 +452,12 @@ impl Place {
                 let shard = self.door.shard;
                 return Some(read(&self.replica, &self.fence, shard, query, consistency));
             }
-            Question::Query { .. } => return None,
-            Question::Command(command @ Command::Place(_)) => command,
-            Question::Command(_) => return None,
+            Question::Command(command) if command.is_place() => command,
+            Question::Query { .. } | Question::Command(_) => return None,
         };
         self.fence.leadership()?;
         let state = self.replica.try_read()?;
-        let key = flight_key(&state.ledger, command)?;
+        let key = flight_key(&state.ledger, command.scope())?;
         if self.board.may_hold(key) {
             return None;
         }
@@ -453,17 +465,28 @@ impl Place {
         let applied = state.applied;
         drop(state);
         self.fence.may_answer(applied).ok()?;
-        self.meter.answered(&answer, true, true);
+        self.meter.answered(&answer, true);
         Some(stand_on(Outcome::Answered(answer), self.door.shard, applied))
     }
 
-    async fn query(&self, query: &Query, consistency: Consistency, deadline: Instant) -> Reply {
+    /// Answers what needs no turn of the shard's thread: queries other than receipts and, of a
+    /// question that came alone, what memory says. A linearizable one waits for its read index.
+    async fn answer_now(&self, asked: &Addressed, alone: bool, deadline: Instant) -> Option<Reply> {
+        let (question, consistency) = (&asked.question, asked.consistency);
+        if alone && let Some(reply) = self.recall(question, consistency) {
+            return Some(reply);
+        }
         if consistency == Consistency::Linearizable
             && let Err(why) = self.group.read_index(deadline).await
         {
             tracing::debug!(%why, "no read index");
-            return reply(Outcome::Paused(PauseReason::QuorumLost));
+            return Some(reply(Outcome::Paused(PauseReason::QuorumLost)));
         }
-        read(&self.replica, &self.fence, self.door.shard, query, consistency)
+        match question {
+            Question::Query { query: Query::Receipt(_), .. } | Question::Command(_) => None,
+            Question::Query { query, .. } => {
+                Some(read(&self.replica, &self.fence, self.door.shard, query, consistency))
+            }
+        }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::ask::Addressed;
-use super::desk::{Consistency, Outcome, Question, Reply};
+use super::desk::{Outcome, Question, Reply};
 use super::directory::Layout;
 use super::double_collect::Finding;
 use super::home::reply;
@@ -18,8 +18,8 @@ use super::router::Router;
 use super::supply::{Asked, Supply};
 use super::thirst::{Queue, Thirst, Told, Word};
 use crate::ledger::{
-    AcceptStock, Answer, BucketId, BucketRef, Command, Level, Levels, RegionOrdinal, Refusal,
-    SettleStock, ShardId, UnixMs, home_shard,
+    AcceptStock, Answer, BucketId, BucketRef, Command, Level, Levels, PlaceRef, Refusal,
+    RegionOrdinal, ScopeRef, SettleStock, ShardId, UnixMs, home_shard,
 };
 use crate::runtime::{self, Instant};
 
@@ -33,7 +33,7 @@ const ANSWER_WITHIN: Duration = Duration::from_millis(30);
 const DONORS_A_PULL: usize = 4;
 
 /// Tells whether a placement found too little in its bucket.
-fn is_dry(reply: &Reply) -> bool {
+pub(super) fn is_dry(reply: &Reply) -> bool {
     matches!(
         &reply.outcome,
         Outcome::Answered(Answer::Refused(Refusal::InsufficientStock { .. }))
@@ -48,76 +48,62 @@ enum Brought {
 }
 
 impl Router {
-    /// Keeps a copy of a question that may have to be asked again once stock has come.
-    pub(super) fn keep_thirsty(&self, shard: ShardId, question: &Question) -> Option<Question> {
-        let Question::Command(Command::Place(place)) = question else { return None };
-        let is_spread = home_shard(&place.name, self.shard_count()) != shard
-            || self.directory.named(&place.name).is_some();
-        is_spread.then(|| question.clone())
+    /// Tells whether a placement's item lies on several buckets, as far as this node knows.
+    fn is_spread(&self, asked: &Addressed) -> bool {
+        let Question::Command(command) = &asked.question else { return false };
+        command.placing().is_some_and(|place| {
+            home_shard(place.name, self.shard_count()) != asked.shard
+                || self.directory.named(place.name).is_some()
+        })
     }
 
     /// Passes an answer on, unless it says that a spread item's bucket is dry: then the placement
     /// waits for stock, within bounds, and is asked again.
     pub(super) async fn slake(
         self: &Arc<Router>,
-        shard: ShardId,
-        question: Option<Question>,
+        asked: Addressed,
         first: Reply,
         deadline: Instant,
     ) -> Reply {
-        match question {
-            Some(question) if is_dry(&first) => {
-                Box::pin(self.wait_for_stock(shard, question, first, deadline)).await
-            }
-            Some(_) | None => first,
+        if !is_dry(&first) || !self.is_spread(&asked) {
+            return first;
         }
+        Box::pin(self.wait_for_stock(asked, first, deadline)).await
     }
 
     /// Lets those of many placements wait that found their buckets dry.
     pub(super) async fn slake_all(
         self: &Arc<Router>,
-        shard: ShardId,
-        thirsty: Vec<(usize, Question)>,
-        answered: &mut [Option<Reply>],
+        dry: Vec<(usize, Addressed, Reply)>,
         deadline: Instant,
-    ) {
-        let mut waits = Vec::new();
-        for (at, question) in thirsty {
-            if answered[at].as_ref().is_some_and(is_dry)
-                && let Some(first) = answered[at].take()
-            {
-                let router = Arc::clone(self);
-                waits.push(async move {
-                    let wait = router.wait_for_stock(shard, question, first, deadline);
-                    (at, Box::pin(wait).await)
-                });
-            }
-        }
-        for (at, reply) in futures_util::future::join_all(waits).await {
-            answered[at] = Some(reply);
-        }
+    ) -> Vec<(usize, Reply)> {
+        let waits = dry.into_iter().map(|(at, asked, first)| {
+            let router = Arc::clone(self);
+            async move { (at, router.slake(asked, first, deadline).await) }
+        });
+        futures_util::future::join_all(waits).await
     }
 
     async fn wait_for_stock(
         self: &Arc<Router>,
-        shard: ShardId,
-        question: Question,
+        asked: Addressed,
         mut last: Reply,
         deadline: Instant,
     ) -> Reply {
-        let Question::Command(Command::Place(place)) = &question else { return last };
-        let arrived = runtime::now();
-        let layout = match self.directory.named(&place.name) {
+        let Question::Command(command) = &asked.question else { return last };
+        let Some(place) = command.placing() else { return last };
+        let (arrived, shard) = (runtime::now(), asked.shard);
+        let layout = match self.directory.named(place.name) {
             Some(layout) => layout,
-            None => match self.learn(&place.name, deadline).await {
+            None => match self.learn(place.name, deadline).await {
                 Some(layout) => layout,
                 None => return last,
             },
         };
-        let owner = layout.owner(place.region.as_deref(), place.buyer.as_deref(), &place.key);
+        let PlaceRef { name, region, buyer, key, quantity, .. } = place;
+        let owner = layout.owner(ScopeRef { name, region, buyer, key });
         let Some(owner) = owner.filter(|owner| owner.shard == shard) else { return last };
         let bucket = layout.bucket(owner.bucket);
-        let quantity = place.quantity;
         let mut until = arrived + self.thirst.limits.wait_max;
         if deadline < until + ANSWER_WITHIN {
             let left = if deadline > arrived { deadline - arrived } else { Duration::ZERO };
@@ -127,7 +113,7 @@ impl Router {
         loop {
             if let Some(word) = self.remembered(shard, bucket) {
                 self.stock.waited(true);
-                return self.last_word(shard, &question, last, word, deadline).await;
+                return self.last_word(&asked, last, word, deadline).await;
             }
             let Some(mut wait) = self.thirst.wait(bucket, quantity, since, arrived) else {
                 return last;
@@ -138,7 +124,7 @@ impl Router {
             }
             match runtime::timeout_at(until, wait.word()).await {
                 Ok(Some(Word::AskAgain)) => {
-                    last = self.ask_again(shard, question.clone(), deadline).await;
+                    last = self.ask_again(&asked, deadline).await;
                     if !is_dry(&last) {
                         self.stock.waited(false);
                         return last;
@@ -146,7 +132,7 @@ impl Router {
                 }
                 Ok(Some(word)) => {
                     self.stock.waited(true);
-                    return self.last_word(shard, &question, last, word, deadline).await;
+                    return self.last_word(&asked, last, word, deadline).await;
                 }
                 // Whoever pulled has gone: another begins.
                 Ok(None) => {}
@@ -175,15 +161,14 @@ impl Router {
     /// another copy of the request: the gate is asked last.
     async fn last_word(
         self: &Arc<Router>,
-        shard: ShardId,
-        question: &Question,
+        asked: &Addressed,
         last: Reply,
         word: Word,
         deadline: Instant,
     ) -> Reply {
-        let now = match self.recall_here(shard, question) {
+        let now = match self.recall_here(asked) {
             Some(reply) => reply,
-            None => self.ask_again(shard, question.clone(), deadline).await,
+            None => self.ask_again(asked, deadline).await,
         };
         if !is_dry(&now) {
             return now;
@@ -196,17 +181,11 @@ impl Router {
         Reply { outcome: Outcome::Answered(Answer::Refused(refusal)), ..now }
     }
 
-    async fn ask_again(
-        self: &Arc<Router>,
-        shard: ShardId,
-        question: Question,
-        deadline: Instant,
-    ) -> Reply {
-        let addressed = Addressed { shard, question, consistency: Consistency::Leader };
-        let Some(answers) = self.home().send(vec![addressed], deadline) else {
+    async fn ask_again(self: &Arc<Router>, asked: &Addressed, deadline: Instant) -> Reply {
+        let Some(sent) = self.home().send(vec![asked.clone()], deadline) else {
             return reply(Outcome::Overloaded);
         };
-        let answered = answers.await.unwrap_or_default().pop();
+        let answered = sent.answers.await.unwrap_or_default().pop();
         answered.unwrap_or_else(|| reply(Outcome::Unknown))
     }
 
@@ -369,7 +348,7 @@ impl Router {
             let settle = SettleStock { from: pull.from, to: pull.to, accepted };
             let router = Arc::clone(self);
             runtime::spawn(async move {
-                let question = Question::Command(Command::SettleStock(settle));
+                let question = Question::from(Command::SettleStock(settle));
                 // Lost, it is repeated by the donor's steward.
                 router.ask_shard(donor_shard, question, deadline).await;
             });

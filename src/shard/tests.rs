@@ -12,6 +12,8 @@ use super::desk::{Consistency, Hop, MemberSpec, Outcome, Question, Reply, Reques
 use super::forward::ForwardConversation;
 use super::opening::{ShardLimits, ShardService, open_shard};
 use super::router::Router;
+use super::supply::{Asked, Donor, StockPolicy, Supply};
+use super::thirst::ThirstLimits;
 use crate::ledger::{Answer, Command, Found, HoldId, PauseReason, Place, Query, Refusal, ShardId};
 use crate::raft::trial::{Three, apply_on, define, item, run, until, uuid};
 use crate::runtime;
@@ -37,6 +39,30 @@ struct Cluster {
     three: Three,
     shards: Vec<ShardService>,
     routers: Vec<Arc<Router>>,
+}
+
+/// One bucket an item: nothing is ever moved.
+#[derive(Debug)]
+struct NoTransfers;
+
+impl StockPolicy for NoTransfers {
+    fn wants(&self, _: &Supply) -> u64 {
+        0
+    }
+
+    fn gives(&self, _: &Donor, _: &Asked) -> u64 {
+        0
+    }
+}
+
+fn thirst() -> ThirstLimits {
+    ThirstLimits {
+        wait_max: Duration::from_millis(250),
+        waiters_max: 64,
+        sold_out_age_max: Duration::from_millis(100),
+        collect_every: Duration::from_millis(50),
+        transit_percent_max: 5,
+    }
 }
 
 impl Cluster {
@@ -108,7 +134,7 @@ impl Cluster {
 }
 
 fn place(key: &str) -> Question {
-    Question::Command(Command::Place(Place {
+    Question::from(Command::Place(Place {
         name: item(1),
         region: None,
         buyer: None,
@@ -125,6 +151,7 @@ fn availability() -> Question {
 
 fn held(reply: Reply) -> HoldId {
     match reply.outcome {
+        Outcome::Answered(Answer::Placed(placed)) => placed.id,
         Outcome::Answered(Answer::Hold { hold, .. }) => hold.id,
         other => panic!("no hold: {other:?}"),
     }
@@ -312,12 +339,13 @@ fn a_thread_whose_runtime_ended_gets_a_home_that_is_heard() {
     });
     assert!(alone.home_is_gone());
     run(async {
-        let command = Question::Command(Command::Advance);
+        let command = Question::from(Command::Advance);
         let consistency = Consistency::Leader;
         let asked = Addressed { shard: ShardId(0), question: command, consistency };
-        let answers = alone.home().send(vec![asked], runtime::now() + LONG).expect("a slot");
+        let sent = alone.home().send(vec![asked], runtime::now() + LONG).expect("a slot");
         // The shard's own runtime has ended too, so that is all there is to say.
-        let replies = runtime::timeout(LONG, answers).await.expect("in time").expect("an answer");
+        let replies =
+            runtime::timeout(LONG, sent.answers).await.expect("in time").expect("an answer");
         assert_eq!(replies[0].outcome, Outcome::Paused(PauseReason::Restoring));
     });
 }

@@ -130,7 +130,7 @@ impl Router {
         }
         let to_ref = layout.bucket(to);
         let accept = AcceptStock { to: to_ref, from: own.bucket, sent, floor_sent };
-        let accept = Question::Command(Command::AcceptStock(accept));
+        let accept = Question::from(Command::AcceptStock(accept));
         let accepted = self.ask_shard(place.shard, accept, deadline).await;
         let Outcome::Answered(Answer::Accepted { accepted }) = accepted.outcome else {
             return false;

@@ -170,7 +170,7 @@ async fn carry_out(router: Arc<Router>, shard: ShardId, duty: Duty) -> bool {
 /// Asks another shard, or this one, and returns what the ledger answered.
 async fn asked(router: &Arc<Router>, shard: ShardId, command: Command) -> Option<Answer> {
     let deadline = runtime::now() + ANSWER_MAX;
-    let reply = router.ask_shard(shard, Question::Command(command), deadline).await;
+    let reply = router.ask_shard(shard, Question::from(command), deadline).await;
     match reply.outcome {
         Outcome::Answered(answer) => Some(answer),
         Outcome::Found(_)

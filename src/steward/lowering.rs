@@ -43,6 +43,6 @@ pub(super) async fn carry_on(
 
 async fn step(router: &Arc<Router>, item: ItemRef, command: Command) -> bool {
     let deadline = runtime::now() + STEP_MAX;
-    let reply = router.ask_shard(item.home, Question::Command(command), deadline).await;
+    let reply = router.ask_shard(item.home, Question::from(command), deadline).await;
     matches!(reply.outcome, Outcome::Answered(Answer::Item { .. }))
 }

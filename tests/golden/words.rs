@@ -14,6 +14,7 @@ pub(crate) type Naming<'a> = &'a dyn Fn(&HoldId) -> String;
 /// Returns an answer as a script writes it.
 pub(crate) fn answer(answer: &Answer, name: Naming) -> String {
     match answer {
+        Answer::Placed(_) => unreachable!("shown with its placement"),
         Answer::Hold { hold, replayed } => view(hold, name) + replay_mark(*replayed),
         Answer::Item { item, created, replayed } => {
             item_view(item) + if *created { " created" } else { "" } + replay_mark(*replayed)

@@ -317,7 +317,7 @@ pub(crate) fn run(shots: &[Shot], forged: bool) -> u64 {
         let time_goes_on = stamp.0 < 1 << 63;
         let foreseen = (shot.wait == 0 && time_goes_on).then(|| ledger.foresee(&command));
         let batch = Batch { stamp, commands: vec![command] };
-        let answers = ledger.apply(LogIndex(at as u64 + 1), &batch);
+        let answers = batch.shown(ledger.apply(LogIndex(at as u64 + 1), &batch));
         assert_eq!(answers.len(), 1);
         if let Some(Foreseen::Answer(known)) = foreseen {
             assert_eq!(known, answers[0], "foreseen otherwise: {batch:?}");

@@ -8,12 +8,12 @@ use tokio::sync::oneshot;
 
 use super::*;
 use crate::ledger::{
-    Adjust, Answer, Change, Found, HoldId, HoldView, KeyScope, Place as PlaceCommand, Query,
+    Adjust, Answer, Change, Command, Found, HoldId, KeyScope, Place as PlaceCommand, Query,
     Receipt, Refusal, Release, SetMode,
 };
 use crate::raft::trial::{Alone, SHARD, define, item, run, until};
 use crate::shard::ask::Addressed;
-use crate::shard::desk::{Consistency, Reply};
+use crate::shard::desk::{Consistency, Question, Reply};
 use crate::shard::fence::Bar;
 use crate::shard::home::Home;
 use crate::shard::opening::{ShardLimits, ShardService, assemble};
@@ -63,7 +63,7 @@ impl Bench {
         let addressed =
             |question| Addressed { shard: SHARD, question, consistency: Consistency::Leader };
         let questions = questions.into_iter().map(addressed).collect();
-        self.home.send(questions, runtime::now() + time).expect("a slot")
+        self.home.send(questions, runtime::now() + time).expect("a slot").answers
     }
 
     /// Sends a command and lets the gate judge it.
@@ -72,7 +72,7 @@ impl Bench {
     }
 
     async fn take_for(&mut self, command: Command, time: Duration) -> Answers {
-        let answers = self.send(vec![Question::Command(command)], time);
+        let answers = self.send(vec![Question::from(command)], time);
         self.deliver().await;
         answers
     }
@@ -143,9 +143,11 @@ fn place(key: &str, quantity: u64) -> Command {
     Command::Place(place_of(key, quantity))
 }
 
-fn held(outcome: Outcome) -> (HoldView, bool) {
+/// A hold's id, and whether it was there before.
+fn held(outcome: Outcome) -> (HoldId, bool) {
     match outcome {
-        Outcome::Answered(Answer::Hold { hold, replayed }) => (hold, replayed),
+        Outcome::Answered(Answer::Placed(placed)) => (placed.id, false),
+        Outcome::Answered(Answer::Hold { hold, replayed }) => (hold.id, replayed),
         other => panic!("no hold: {other:?}"),
     }
 }
@@ -176,7 +178,7 @@ fn receipts_come_before_stock() {
         assert!(is_sold_out(&one(other).await));
         let again = bench.take(place("k", 1)).await;
         let (same, replayed) = held(one(again).await);
-        assert_eq!((same.id, replayed), (hold.id, true));
+        assert_eq!((same, replayed), (hold, true));
         assert_eq!(bench.service.place.meter.traffic().entries, entries, "nothing was proposed");
         assert!(bench.is_idle());
     });
@@ -190,7 +192,7 @@ fn a_key_in_flight_is_joined_and_proposed_once() {
         let second = bench.take(place("k", 1)).await;
         bench.commit().await;
         let ((one_hold, _), (same, _)) = (held(one(first).await), held(one(second).await));
-        assert_eq!(one_hold.id, same.id);
+        assert_eq!(one_hold, same);
         assert_eq!(bench.service.place.meter.traffic().commands, 1);
         assert!(bench.is_idle());
     });
@@ -312,8 +314,8 @@ fn an_entry_that_was_not_appended_took_nothing_and_those_who_joined_it_are_judge
         // Not asked again here: openraft may refuse while this node still leads.
         let refused = one(first).await;
         assert!(matches!(refused, Outcome::Paused(PauseReason::Moving)), "{refused:?}");
-        let (hold, replayed) = held(one(second).await);
-        assert_eq!((hold.quantity, replayed), (1, false));
+        let (_, replayed) = held(one(second).await);
+        assert!(!replayed);
         assert!(bench.is_idle());
     });
 }
@@ -329,8 +331,9 @@ fn an_entry_whose_fate_went_astray_is_answered_by_its_receipt() {
         bench.alone.apply(&[place("k", 1)]).await;
         bench.pass_leadership();
         bench.work().await;
-        let (hold, _) = held(one(first).await);
-        assert_eq!(hold.quantity, 1);
+        let (hold, replayed) = held(one(first).await);
+        let again = bench.take(place("k", 1)).await;
+        assert_eq!((held(one(again).await), replayed), ((hold, true), true));
         assert!(bench.is_idle());
     });
 }
@@ -383,7 +386,7 @@ fn a_receipt_that_is_asked_for_while_its_key_is_in_flight_says_so() {
         bench.deliver().await;
         match one(late).await {
             Outcome::Found(Found::Receipt(Receipt::Committed(found))) => {
-                assert_eq!(found.id, hold.id);
+                assert_eq!(found.id, hold);
             }
             other => panic!("no receipt: {other:?}"),
         }
@@ -434,9 +437,9 @@ fn places_never_fill_the_lane_of_what_ends_or_keeps_a_hold() {
         for number in 0..2 {
             waiting.push(bench.take(place(&format!("w{number}"), 1)).await);
         }
-        let shed = bench.send(vec![Question::Command(place("shed", 1))], LONG);
+        let shed = bench.send(vec![Question::from(place("shed", 1))], LONG);
         assert_eq!(one(shed).await, Outcome::Overloaded);
-        let ended = bench.take(release(hold.id, "r")).await;
+        let ended = bench.take(release(hold, "r")).await;
         bench.commit().await;
         assert!(matches!(one(ended).await, Outcome::Answered(Answer::Hold { .. })));
         for answers in waiting {
@@ -489,9 +492,7 @@ fn what_one_turn_produced_goes_over_as_one_message() {
     run(async {
         let mut bench = Bench::open(limits(), 100).await;
         let answers: Vec<Answers> = (0..10)
-            .map(|number| {
-                bench.send(vec![Question::Command(place(&format!("k{number}"), 1))], LONG)
-            })
+            .map(|number| bench.send(vec![Question::from(place(&format!("k{number}"), 1))], LONG))
             .collect();
         let delivery = bench.deliveries.recv().await.expect("a message");
         assert_eq!(delivery.asks.len(), 10);
