@@ -361,14 +361,9 @@ async fn regions_keep_their_floors_borrow_above_them_and_go_on_answering_when_cl
         }
     }
     assert_eq!(granted, 85, "all but what the other region keeps");
-    let kept = place(
-        &fleet,
-        2,
-        "ticket",
-        "us",
-        &json!({"quantity": 15, "buyer": "u", "region": "us"}),
-    )
-    .await;
+    let kept =
+        place(&fleet, 2, "ticket", "us", &json!({"quantity": 15, "buyer": "u", "region": "us"}))
+            .await;
     assert_eq!(kept.status, 201, "{kept:?}");
 
     // A closed region takes no more holds; what it had goes on.

@@ -11,6 +11,7 @@ mod cluster;
 mod demo;
 mod hold;
 mod item;
+mod layout;
 mod local_cluster;
 mod output;
 mod progress;

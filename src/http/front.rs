@@ -17,7 +17,9 @@ use super::call::Call;
 use super::count::Counts;
 use super::problem::{Failure, Said, Stamp, said};
 use super::route::Route;
-use super::{Limits, admin, batch, health, holds, items, layout, metrics, openapi, pages, receipts, stock};
+use super::{
+    Limits, admin, batch, health, holds, items, layout, metrics, openapi, pages, receipts, stock,
+};
 use crate::api::{self, Problem, ProblemKind};
 use crate::ledger::{Answer, Command, Found, Query, ShardId};
 use crate::runtime;

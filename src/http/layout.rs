@@ -177,8 +177,8 @@ pub(crate) async fn put(front: &Front, call: &Call) -> Result<Response, Failure>
     let if_revision = call.if_match()?.ok_or_else(|| {
         Failure::new(
             ProblemKind::PreconditionRequired,
-            "The layout needs If-Match with the ETag of the layout as you read it, so that a change \
-             in between is not overwritten.",
+            "The layout needs If-Match with the ETag of the layout as you read it, so that a \
+             change in between is not overwritten.",
         )
     })?;
     let mut broken = Broken::default();
@@ -265,10 +265,16 @@ fn plan(
                     broken.add(format!("regions.{name}.floor"), "must be at most the quota");
                 }
                 if plan.quota != was.quota {
-                    changes.push(format!("{name}: the quota goes from {} to {}", was.quota, plan.quota));
+                    changes.push(format!(
+                        "{name}: the quota goes from {} to {}",
+                        was.quota, plan.quota
+                    ));
                 }
                 if plan.floor != was.floor {
-                    changes.push(format!("{name}: the floor goes from {} to {}", was.floor, plan.floor));
+                    changes.push(format!(
+                        "{name}: the floor goes from {} to {}",
+                        was.floor, plan.floor
+                    ));
                 }
                 if plan.quota == 0 && was.quota > 0 {
                     changes.push(format!("{name} closes: its keys and holds go on answering"));
@@ -350,9 +356,9 @@ pub(crate) async fn transfer(front: &Front, call: &Call) -> Result<Response, Fai
     };
     let (donor, receiver) = (place(from, "from")?, place(to, "to")?);
     let of = |bucket| BucketRef { home: seen.item.home, item: seen.item.number, bucket };
-    let acked = seen.level(from).and_then(|level| {
-        level.pairs.iter().find(|pair| pair.peer == to).map(|pair| pair.acked)
-    });
+    let acked = seen
+        .level(from)
+        .and_then(|level| level.pairs.iter().find(|pair| pair.peer == to).map(|pair| pair.acked));
     let send = SendStock {
         from: of(from),
         to,
@@ -385,15 +391,10 @@ pub(crate) async fn transfer(front: &Front, call: &Call) -> Result<Response, Fai
 }
 
 /// Does what the leaders would do by themselves a little later: how it ends does not matter.
-async fn quietly(
-    front: &Front,
-    call: &Call,
-    command: Command,
-) -> Result<Option<Answer>, Failure> {
+async fn quietly(front: &Front, call: &Call, command: Command) -> Result<Option<Answer>, Failure> {
     let question = Question::from(command);
     let consistency = Consistency::Leader;
-    let request =
-        Request { question, deadline: call.deadline()?, consistency, hop: Hop::Forward };
+    let request = Request { question, deadline: call.deadline()?, consistency, hop: Hop::Forward };
     match front.desk.ask(request).await.outcome {
         Outcome::Answered(answer) => Ok(Some(answer)),
         Outcome::Found(_)

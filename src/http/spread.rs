@@ -60,7 +60,8 @@ pub(crate) fn choose_shards(
     }
     let default = default_region(regions);
     let count = places.len().max(1);
-    let turn = |shard: ShardId| (usize::from(shard.0) + count - usize::from(home.0) % count) % count;
+    let turn =
+        |shard: ShardId| (usize::from(shard.0) + count - usize::from(home.0) % count) % count;
     let mut chosen = BTreeMap::new();
     let first = regions.keys().filter(|name| Some(name.as_str()) == default);
     let others = regions.keys().filter(|name| Some(name.as_str()) != default);

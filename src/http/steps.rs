@@ -108,8 +108,7 @@ async fn lower(
 }
 
 fn unknown() -> Failure {
-    let reply =
-        crate::shard::Reply { outcome: Outcome::Unknown, commit: None, leader: None };
+    let reply = crate::shard::Reply { outcome: Outcome::Unknown, commit: None, leader: None };
     match super::problem::said(reply) {
         Err(failure) => failure,
         Ok(said) => Failure::mismatch(&said.0),
@@ -117,11 +116,7 @@ fn unknown() -> Failure {
 }
 
 /// The refusal of a lowering that was given up, with the figures of now.
-async fn too_much_in_use(
-    front: &Front,
-    call: &Call,
-    adjust: &Adjust,
-) -> Result<Failure, Failure> {
+async fn too_much_in_use(front: &Front, call: &Call, adjust: &Adjust) -> Result<Failure, Failure> {
     let Some(item) = spread::read(front, call, &adjust.name).await? else {
         return Ok(not_found("item").into());
     };
@@ -152,18 +147,16 @@ pub(super) async fn delete(
     call: &Call,
     name: ItemName,
 ) -> Result<(ItemNumber, Stamp), Failure> {
-    let item = match spread::read(front, call, &name).await? {
-        Some(item) => item,
-        None => return Err(not_found("item").into()),
-    };
-    if item.buckets.len() < 2 {
-        let retire = Command::Retire(Retire { name });
-        return match ask(front, call, retire).await? {
-            (Ok(Answer::Retired { item }), stamp) => Ok((item, stamp)),
-            (Ok(other), _) => Err(Failure::mismatch(&other)),
-            (Err(why), stamp) => Err(refused(why, stamp)),
-        };
+    match ask(front, call, Command::Retire(Retire { name: name.clone() })).await? {
+        (Ok(Answer::Retired { item }), stamp) => return Ok((item, stamp)),
+        (Ok(other), _) => return Err(Failure::mismatch(&other)),
+        // An item of several buckets is deleted in steps.
+        (Err(Refusal::Invalid { field, .. }), _) if field == "item" => {}
+        (Err(why), stamp) => return Err(refused(why, stamp)),
     }
+    let Some(item) = spread::read(front, call, &name).await? else {
+        return Err(not_found("item").into());
+    };
     let deadline = call.deadline()?;
     let delete = Delete { name: name.clone(), item: item.number };
     let begun = ask(front, call, Command::DeleteBegin(delete)).await?;

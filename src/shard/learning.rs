@@ -51,7 +51,11 @@ impl Router {
 
     /// Learns the layout anew that a misrouted question goes by. Tells whether it is another than
     /// before: only then is it worth asking again.
-    pub(super) async fn learn_of(self: &Arc<Router>, question: &Question, deadline: Instant) -> bool {
+    pub(super) async fn learn_of(
+        self: &Arc<Router>,
+        question: &Question,
+        deadline: Instant,
+    ) -> bool {
         let Some(name) = laid_out(question) else { return false };
         let before = self.directory.named(name);
         let after = Box::pin(self.learn(name, deadline)).await;

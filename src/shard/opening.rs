@@ -240,7 +240,12 @@ impl Router {
 
     /// Returns the counts of transfers between buckets on this node.
     pub fn stock_traffic(&self) -> StockTraffic {
-        self.stock.traffic(self.thirst.waiting(), self.thirst.limits.transit_percent_max)
+        StockTraffic {
+            waiting: self.thirst.waiting() as u64,
+            in_transit: self.in_transit(),
+            transit_percent_max: self.thirst.limits.transit_percent_max,
+            ..self.stock.traffic()
+        }
     }
 
     /// Asks a shard on this node to apply a command of its own (the steward's): no hop, no memory.

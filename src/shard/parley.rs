@@ -17,8 +17,8 @@ use super::router::Router;
 use super::supply::{Asked, Donor, Rank};
 use crate::codec;
 use crate::ledger::{
-    Answer, BucketId, BucketRef, Command, Found, ItemRef, ItemView, Level, Levels, PairLevel, Query,
-    RegionOrdinal, SendStock, ShardId,
+    Answer, BucketId, BucketRef, Command, Found, ItemRef, ItemView, Level, Levels, PairLevel,
+    Query, RegionOrdinal, SendStock, ShardId,
 };
 use crate::peer::ReplyTo;
 use crate::runtime::{self, Instant};
@@ -233,8 +233,7 @@ impl Router {
         };
         // Two buckets of one shard trade in one entry.
         let is_beside = levels.buckets.iter().any(|one| one.bucket == pull.to);
-        let command =
-            if is_beside { Command::MoveStock(send) } else { Command::SendStock(send) };
+        let command = if is_beside { Command::MoveStock(send) } else { Command::SendStock(send) };
         let Reply { outcome, .. } = self.command_on(shard, command, deadline).await;
         match outcome {
             Outcome::Answered(Answer::Sent { sent, floor_sent }) => {

@@ -69,18 +69,16 @@ fn named(question: &Question) -> Named<'_> {
             CommandOf::AcceptStock(accept) => Named::Bucket(accept.to),
             CommandOf::SettleStock(settle) => Named::Bucket(settle.from),
             // These name no shard: whoever proposes them says where.
-            CommandOf::Configure(_) | CommandOf::EraseCopy(_) | CommandOf::Advance => Named::Nothing,
+            CommandOf::Configure(_) | CommandOf::EraseCopy(_) | CommandOf::Advance => {
+                Named::Nothing
+            }
         },
     }
 }
 
 /// Finds the shard that a question names, in a cluster of so many shards, by what this node knows.
 /// `None` for those that name none, and for a bucket of an item whose layout is not known here.
-pub(crate) fn shard_of(
-    question: &Question,
-    shards: u16,
-    directory: &Directory,
-) -> Option<ShardId> {
+pub(crate) fn shard_of(question: &Question, shards: u16, directory: &Directory) -> Option<ShardId> {
     match named(question) {
         Named::Shard(shard) => Some(shard),
         Named::Home(name) => Some(home_shard(name, shards)),

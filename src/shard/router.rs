@@ -10,6 +10,7 @@ use parking_lot::{Mutex, RwLock};
 
 use super::ask::Addressed;
 use super::desk::{Consistency, Hop, MemberSpec, Outcome, Question, Reply, Request};
+use super::directory::Directory;
 use super::fence::Fence;
 use super::flight::FlightBoard;
 use super::forward::forward;
@@ -17,7 +18,6 @@ use super::gate::{flight_key, read, stand_on};
 use super::handover::Abstaining;
 use super::home::{Door, Home, reply};
 use super::meter::Meter;
-use super::directory::Directory;
 use super::placement::{goes_by_layout, shard_of};
 use super::slake::is_dry;
 use super::sold_out::Collects;

@@ -34,10 +34,7 @@ const DONORS_A_PULL: usize = 4;
 
 /// Tells whether a placement found too little in its bucket.
 pub(super) fn is_dry(reply: &Reply) -> bool {
-    matches!(
-        &reply.outcome,
-        Outcome::Answered(Answer::Refused(Refusal::InsufficientStock { .. }))
-    )
+    matches!(&reply.outcome, Outcome::Answered(Answer::Refused(Refusal::InsufficientStock { .. })))
 }
 
 /// What a pull brought.
@@ -250,9 +247,8 @@ impl Router {
             free: own.free,
             rank: queue.rank(bucket),
         };
-        let brought = self
-            .pull_from(shard, layout, own, &survey, asked, queue.largest, deadline)
-            .await;
+        let brought =
+            self.pull_from(shard, layout, own, &survey, asked, queue.largest, deadline).await;
         if brought > 0 {
             return Brought::Units(brought);
         }

@@ -62,6 +62,8 @@ pub struct StockTraffic {
     pub waited_in_vain: u64,
     /// Placements that wait now.
     pub waiting: u64,
+    /// Units that buckets led here have sent and do not know to be accepted.
+    pub in_transit: u64,
     /// What a bucket may have under way, in percent of its item's total.
     pub transit_percent_max: u64,
 }

@@ -93,7 +93,7 @@ impl StockMeter {
     }
 
     /// Returns the counts so far.
-    pub(crate) fn traffic(&self, waiting: usize, transit_percent_max: u64) -> StockTraffic {
+    pub(crate) fn traffic(&self) -> StockTraffic {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
         StockTraffic {
             sends: of(&self.sends),
@@ -105,8 +105,7 @@ impl StockMeter {
             sold_out_verdicts: of(&self.verdicts),
             waited: of(&self.waited),
             waited_in_vain: of(&self.waited_in_vain),
-            waiting: waiting as u64,
-            transit_percent_max,
+            ..StockTraffic::default()
         }
     }
 }

@@ -356,8 +356,8 @@ mod tests {
         });
     }
 
-    /// Trap "joining a running collect": a verdict says nothing to who came after its moment, unless
-    /// it is young.
+    /// Trap "joining a running collect": a verdict says nothing to who came after its moment,
+    /// unless it is young.
     #[test]
     fn verdict_is_told_to_those_who_came_before_its_moment_and_to_others_only_while_young() {
         crate::raft::trial::run(async {

@@ -2,6 +2,7 @@
 //!
 //! All of it goes through the same commands as a pull for a thirsty bucket, with the same bounds.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,8 +13,8 @@ use super::router::Router;
 use super::slake::level_in;
 use super::supply::{Asked, Rank, Supply};
 use crate::ledger::{
-    AcceptStock, Answer, BucketId, BucketRef, Command, ItemRef, Level, SendStock, SettleStock,
-    ShardId, UnixMs,
+    AcceptStock, Answer, BucketId, BucketRef, Command, Duty, Found, ItemRef, Level, Query,
+    SendStock, SettleStock, ShardId, UnixMs,
 };
 use crate::runtime::{self, Instant};
 
@@ -21,6 +22,9 @@ use crate::runtime::{self, Instant};
 const STEP_MAX: Duration = Duration::from_millis(500);
 /// Sends of one spreading before it lets others have a turn.
 const SENDS_A_TURN: usize = 32;
+
+/// Duties that the figure of what is in transit is taken from.
+const DUTIES_MAX: u32 = 1_000;
 
 /// What gathering came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,13 +52,48 @@ impl Router {
 
     /// Returns buckets of spread items on a shard, from the `from`-th on, in the order of their
     /// items.
-    pub(crate) fn spread_items(&self, shard: ShardId, from: usize, at_most: usize) -> Vec<BucketRef> {
+    pub(crate) fn spread_items(
+        &self,
+        shard: ShardId,
+        from: usize,
+        at_most: usize,
+    ) -> Vec<BucketRef> {
         let layouts = self.directory.all();
         let here = layouts.iter().flat_map(|layout| {
             let here = layout.buckets().iter().filter(|place| place.shard == shard);
             here.map(|place| layout.bucket(place.bucket))
         });
         here.skip(from).take(at_most).collect()
+    }
+
+    /// Units that buckets led here have sent and do not know to be accepted.
+    pub(super) fn in_transit(&self) -> u64 {
+        let mut units = 0_u64;
+        for shard in (0..self.shard_count()).map(ShardId).filter(|shard| self.leads(*shard)) {
+            let Some(place) = self.place(shard) else { continue };
+            let state = place.replica.read();
+            let query = Query::Duties { after: None, limit: DUTIES_MAX };
+            let Found::Duties(duties) = state.ledger.query(&query) else { continue };
+            let owing: BTreeSet<ItemRef> = duties
+                .iter()
+                .filter_map(|duty| match duty {
+                    Duty::Deliver { accept, .. } => {
+                        Some(ItemRef { home: accept.to.home, item: accept.to.item })
+                    }
+                    Duty::Configure { .. }
+                    | Duty::Erase { .. }
+                    | Duty::Lower { .. }
+                    | Duty::Delete { .. } => None,
+                })
+                .collect();
+            for item in owing {
+                if let Found::Levels(levels) = state.ledger.query(&Query::Levels(item)) {
+                    let under_way = levels.buckets.iter().map(|level| level.in_transit);
+                    units = units.saturating_add(under_way.sum());
+                }
+            }
+        }
+        units
     }
 
     fn layout_of(&self, bucket: BucketRef) -> Option<Arc<Layout>> {

@@ -13,8 +13,8 @@ use tokio::sync::watch;
 
 use super::lowering;
 use crate::ledger::{
-    AcceptStock, Answer, Command, CopyAnswered, CopyState, Delete, Duty, Found, ItemCursor, ItemRef,
-    Query, Refusal, SettleStock, ShardId,
+    AcceptStock, Answer, Command, CopyAnswered, CopyState, Delete, Duty, Found, ItemCursor,
+    ItemRef, Query, Refusal, SettleStock, ShardId,
 };
 use crate::runtime::{self, Instant};
 use crate::shard::{Outcome, Question, Router, ShardService};
@@ -221,12 +221,7 @@ async fn note(
 
 /// Ends a deletion: it is carried out once every copy has answered the pause for it with nothing
 /// held, and given up once something is known to be held.
-async fn end_deletion(
-    router: &Arc<Router>,
-    home: ShardId,
-    delete: Delete,
-    held: u64,
-) -> bool {
+async fn end_deletion(router: &Arc<Router>, home: ShardId, delete: Delete, held: u64) -> bool {
     let end = |command| asked(router, home, command);
     match end(Command::DeleteCommit(delete.clone())).await {
         Some(Answer::Retired { .. }) => true,

@@ -4,9 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::ledger::{
-    Answer, BucketId, BucketRef, Command, ItemRef, LowerBegin, LowerEnd, UnixMs,
-};
+use crate::ledger::{Answer, BucketId, BucketRef, Command, ItemRef, LowerBegin, LowerEnd, UnixMs};
 use crate::runtime;
 use crate::shard::{Outcome, Question, Router};
 
