@@ -1,5 +1,5 @@
-//! `holdfast item layout | transfer | regions`: where an item's stock lies, drawn as bars, and moved
-//! by hand.
+//! `holdfast item layout | transfer | regions`: where an item's stock lies, drawn as bars, and
+//! moved by hand.
 
 use clap::Subcommand;
 use comfy_table::Table;
@@ -41,15 +41,15 @@ pub(super) enum LayoutVerb {
         /// Units.
         #[arg(long, value_name = "UNITS", value_parser = quantity, requires = "from")]
         quantity: Option<u64>,
-        /// What `from` has ever sent to `to`, as you read it: it makes a second run of the same line
-        /// harmless. Read first when absent.
+        /// What `from` has ever sent to `to`, as you read it: it makes a second run of the same
+        /// line harmless. Read first when absent.
         #[arg(long, value_name = "UNITS", requires = "from")]
         if_sent: Option<u64>,
     },
     /// Show an item's regions, or change them.
     ///
-    /// A change names every region: one that exists keeps its buckets, quota 0 closes it, a new name
-    /// opens one.
+    /// A change names every region: one that exists keeps its buckets, quota 0 closes it, a new
+    /// name opens one.
     #[command(after_help = "Examples:
   holdfast item regions ticket-1
   holdfast item regions ticket-1 --set eu=70:10 --set us=30:15 --dry-run
@@ -295,7 +295,8 @@ mod tests {
 
     #[test]
     fn what_was_sent_before_is_that_of_the_ordered_pair() {
-        let told = json!({"transfers": [{"from": 1, "to": 0, "sent": 4}, {"from": 0, "to": 1, "sent": 9}]});
+        let pair = |from: u64, to: u64, sent: u64| json!({"from": from, "to": to, "sent": sent});
+        let told = json!({"transfers": [pair(1, 0, 4), pair(0, 1, 9)]});
         assert_eq!((sent_before(&told, 0, 1), sent_before(&told, 2, 1)), (9, 0));
     }
 }

@@ -5,47 +5,72 @@
 
 use std::sync::Arc;
 
-use super::desk::{Outcome, Question};
+use super::desk::{Outcome, Question, Reply};
 use super::directory::Layout;
+use super::home::reply;
 use super::parley::{Parley, Told};
 use super::placement::{laid_out, missing};
-use super::router::Router;
-use crate::ledger::{Found, ItemCursor, ItemRef, NameRef, Query, ShardId, home_shard};
+use super::router::{Router, no_such_shard};
+use crate::ledger::{
+    BucketRef, Found, ItemCursor, ItemRef, NameRef, PauseReason, Query, ShardId, home_shard,
+};
 use crate::runtime::Instant;
 
 impl Router {
-    /// Learns the layouts without which these questions cannot be routed.
+    /// Learns the layouts without which these questions cannot be routed. Returns the buckets that
+    /// certainly do not exist.
     pub(super) async fn learn_missing(
         self: &Arc<Router>,
         questions: impl IntoIterator<Item = &Question>,
         deadline: Instant,
-    ) {
-        let mut asked: Vec<ItemRef> = Vec::new();
+    ) -> Vec<BucketRef> {
+        let mut asked: Vec<BucketRef> = Vec::new();
         for question in questions {
-            if let Some(item) = missing(question, &self.directory)
-                && !asked.contains(&item)
+            if let Some(bucket) = missing(question, &self.directory)
+                && !asked.contains(&bucket)
             {
-                asked.push(item);
+                asked.push(bucket);
             }
         }
-        for item in asked {
-            Box::pin(self.learn_numbered(item, deadline)).await;
+        let mut none = Vec::new();
+        for bucket in asked {
+            if Box::pin(self.is_nowhere(bucket, deadline)).await {
+                none.push(bucket);
+            }
+        }
+        none
+    }
+
+    /// Looks for a bucket's shard: in this node's replica of its home, then at the home's leader.
+    /// Tells whether that has said that there is no such bucket.
+    async fn is_nowhere(self: &Arc<Router>, bucket: BucketRef, deadline: Instant) -> bool {
+        let item = ItemRef { home: bucket.home, item: bucket.item };
+        let Some(place) = self.place(item.home) else { return true };
+        let here = place.replica.read().ledger.item_numbered(item.home, item.item);
+        if let Some(view) = here {
+            self.directory.learn(&view);
+        }
+        if self.shard_of_bucket(bucket).is_some() {
+            return false;
+        }
+        match self.parley(item.home, Parley::Layout(item), deadline).await {
+            Some(Told::Layout(Some(view))) => {
+                self.directory.learn(&view);
+                self.shard_of_bucket(bucket).is_none()
+            }
+            Some(Told::Layout(None)) => true,
+            Some(_) | None => false,
         }
     }
 
-    /// Learns the layout of an item by its number: from here if it is known here, else from home.
-    async fn learn_numbered(self: &Arc<Router>, item: ItemRef, deadline: Instant) {
-        let Some(place) = self.place(item.home) else { return };
-        let here = place.replica.read().ledger.item_numbered(item.home, item.item);
-        let view = match here {
-            Some(view) => Some(view),
-            None => match self.parley(item.home, Parley::Layout(item), deadline).await {
-                Some(Told::Layout(view)) => view.map(|view| *view),
-                Some(_) | None => None,
-            },
-        };
-        if let Some(view) = view {
-            self.directory.learn(&view);
+    /// The answer to a question that could not be routed.
+    pub(super) fn nowhere(&self, question: &Question, none: &[BucketRef]) -> Reply {
+        match missing(question, &self.directory) {
+            // Where it lives is not known now. Nothing was taken.
+            Some(bucket) if !none.contains(&bucket) => {
+                reply(Outcome::Paused(PauseReason::QuorumLost))
+            }
+            Some(_) | None => no_such_shard(),
         }
     }
 

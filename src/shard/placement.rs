@@ -99,8 +99,8 @@ pub(crate) fn shard_of(question: &Question, shards: u16, directory: &Directory) 
     }
 }
 
-/// Names the item whose layout must be known before a question can be routed, when it is not.
-pub(crate) fn missing(question: &Question, directory: &Directory) -> Option<ItemRef> {
+/// Names the bucket whose shard must be known before a question can be routed, when it is not.
+pub(crate) fn missing(question: &Question, directory: &Directory) -> Option<BucketRef> {
     if is_place(question) {
         return None;
     }
@@ -108,9 +108,9 @@ pub(crate) fn missing(question: &Question, directory: &Directory) -> Option<Item
     if bucket.bucket == BucketId(0) {
         return None;
     }
-    let item = ItemRef { home: bucket.home, item: bucket.item };
-    let known = directory.numbered(item).and_then(|layout| layout.place_of(bucket.bucket));
-    known.is_none().then_some(item)
+    let layout = directory.numbered(ItemRef { home: bucket.home, item: bucket.item });
+    let known = layout.and_then(|layout| layout.place_of(bucket.bucket));
+    known.is_none().then_some(bucket)
 }
 
 fn is_place(question: &Question) -> bool {

@@ -149,14 +149,20 @@ impl Router {
     /// Answers one question.
     pub async fn answer(self: Arc<Router>, request: Request) -> Reply {
         let Request { question, deadline, consistency, hop } = request;
-        self.learn_missing([&question], deadline).await;
+        let none = self.learn_missing([&question], deadline).await;
         let again = goes_by_layout(&question).then(|| question.clone());
-        let reply = self.answer_as_known(question, deadline, consistency, hop).await;
+        let Some(shard) = self.shard_named(&question) else {
+            return self.nowhere(&question, &none);
+        };
+        let asked = Addressed { shard, question, consistency };
+        let reply = self.answer_as_known(asked, deadline, hop).await;
         self.learn_from(&reply.outcome);
         match again {
             // Its layout is another than this node knew, if it knew any.
-            Some(again) if is_misrouted(&reply) && self.learn_of(&again, deadline).await => {
-                self.answer_as_known(again, deadline, consistency, hop).await
+            Some(question) if is_misrouted(&reply) && self.learn_of(&question, deadline).await => {
+                let Some(shard) = self.shard_named(&question) else { return reply };
+                let asked = Addressed { shard, question, consistency };
+                self.answer_as_known(asked, deadline, hop).await
             }
             Some(_) | None => reply,
         }
@@ -164,16 +170,13 @@ impl Router {
 
     async fn answer_as_known(
         self: &Arc<Router>,
-        question: Question,
+        asked: Addressed,
         deadline: Instant,
-        consistency: Consistency,
         hop: Hop,
     ) -> Reply {
-        let Some(place) = self.place_of(&question) else { return no_such_shard() };
-        let shard = place.door.shard;
-        let recalled = place.recall(&question, consistency);
-        let asked = Addressed { shard, question, consistency };
-        if let Some(reply) = recalled {
+        let shard = asked.shard;
+        let place = &self.places[usize::from(shard.0)];
+        if let Some(reply) = place.recall(&asked.question, asked.consistency) {
             return self.slake(asked, reply, deadline).await;
         }
         let mut replies = self.answer_group(shard, vec![asked], deadline, hop).await;
@@ -184,12 +187,13 @@ impl Router {
     pub async fn answer_all(self: Arc<Router>, requests: Vec<Request>) -> Vec<Reply> {
         let Some(first) = requests.first() else { return Vec::new() };
         let (deadline, hop) = (first.deadline, first.hop);
-        self.learn_missing(requests.iter().map(|request| &request.question), deadline).await;
+        let questions = requests.iter().map(|request| &request.question);
+        let none = self.learn_missing(questions, deadline).await;
         let mut replies = Replies::new(requests.len());
         let mut by_shard: BTreeMap<ShardId, (Vec<usize>, Vec<Addressed>)> = BTreeMap::new();
         for (at, Request { question, consistency, .. }) in requests.into_iter().enumerate() {
             let Some(place) = self.place_of(&question) else {
-                replies.put(at, no_such_shard());
+                replies.put(at, self.nowhere(&question, &none));
                 continue;
             };
             // This node's replica, whoever leads and whether or not anybody does.
@@ -357,8 +361,14 @@ impl Router {
         links.entry(member.node).or_insert_with(open).clone()
     }
 
+    /// Finds the shard that a question names; `None` when there is none, or it is not known here.
+    fn shard_named(&self, question: &Question) -> Option<ShardId> {
+        let shard = shard_of(question, self.shard_count(), &self.directory)?;
+        self.place(shard).map(|_| shard)
+    }
+
     fn place_of(&self, question: &Question) -> Option<&Place> {
-        self.place(shard_of(question, self.shard_count(), &self.directory)?)
+        self.place(self.shard_named(question)?)
     }
 
     pub(super) fn place(&self, shard: ShardId) -> Option<&Place> {
@@ -434,7 +444,7 @@ fn is_moving(reply: &Reply) -> bool {
     matches!(reply.outcome, Outcome::Paused(PauseReason::Moving))
 }
 
-fn no_such_shard() -> Reply {
+pub(super) fn no_such_shard() -> Reply {
     reply(Outcome::Answered(Answer::Refused(crate::ledger::Refusal::HoldNotFound)))
 }
 
