@@ -5,41 +5,24 @@
 // A test that names one answer panics on every other one, known or to come.
 #![allow(clippy::wildcard_enum_match_arm)]
 
+mod node_parts;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use holdfast::clock::WallClock;
 use holdfast::config::Config;
 use holdfast::ledger::{
     Answer, Command, Define, Definition, Found, HoldId, HoldRules, HoldState, HoldView, ItemName,
-    NodeId, Place, Query, Settings,
+    Place, Query,
 };
-use holdfast::node::{Counter, Office, Parts, sled_pages};
-use holdfast::peer::{Network, PeerLimits, Spawner};
-use holdfast::shard::{
-    Adopt, Consistency, Desk, Hop, MemberSpec, NodeStatus, Outcome, Question, Request, Role,
-};
-use holdfast::storage::{Disk, Fault, PageDesk, RealDisk, SimDisk};
+use holdfast::node::{Counter, Office};
+use holdfast::shard::{Consistency, Desk, Hop, NodeStatus, Outcome, Question, Request, Role};
+use holdfast::storage::{Disk, Fault, RealDisk, SimDisk};
+use node_parts::{adopt, eventually, free_address, parts, spawner};
 use tempfile::TempDir;
-
-/// How long anything here may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
-const LOOK_EVERY: Duration = Duration::from_millis(20);
-
-fn spawner() -> Spawner {
-    let handle = tokio::runtime::Handle::current();
-    Arc::new(move |work| {
-        handle.spawn(work);
-    })
-}
-
-fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("bound").port()
-}
 
 struct TestNode {
     desk: Counter,
@@ -68,18 +51,10 @@ impl Plan {
             let dir = TempDir::new().expect("a directory");
             let (clock, disk) = (Arc::new(AtomicI64::new(0)), SimDisk::new());
             let real: Arc<dyn Disk> = Arc::new(RealDisk);
-            let parts = Parts {
-                disk: if self.simulated_disks { disk.mount() } else { real },
-                pages: Arc::new(sled_pages),
-                desk: PageDesk::start().expect("a thread"),
-                network: Arc::new(|local| Network::tcp(local, PeerLimits::default())),
-                clock: WallClock::with_offset(Arc::clone(&clock)),
-                place: Arc::new(|_| Ok(spawner())),
-                random: Arc::new(rand::random),
-            };
+            let parts = parts(if self.simulated_disks { disk.mount() } else { real }, &clock);
             let mut config = Config::for_test(PathBuf::from(dir.path()));
             config.cluster.shards = 1;
-            config.peer.listen.set_port(free_port());
+            config.peer.listen = free_address();
             // Every node of this test runs on one thread, and other tests run beside it.
             config.raft.heartbeat_ms = 50;
             config.raft.election_min_ms = 600;
@@ -89,14 +64,7 @@ impl Plan {
             config.validate().expect("a valid configuration");
             let office = Office::open(config, parts, spawner()).await.expect("it opens");
             let desk = Counter(office);
-            let adopted = desk.adopt(offer(node)).await.expect("it takes an identity");
-            members.push(MemberSpec {
-                node: NodeId(node),
-                log_uuid: adopted.log_uuid,
-                peer_addr: adopted.peer_addr,
-                http_addr: adopted.http_addr,
-                region: adopted.region,
-            });
+            members.push(adopt(&desk, "c0", node).await);
             nodes.push(TestNode { desk, clock, disk });
             dirs.push(dir);
         }
@@ -107,30 +75,6 @@ impl Plan {
         let cluster = Cluster { nodes, _dirs: dirs };
         cluster.leader().await;
         cluster
-    }
-}
-
-fn offer(node: u64) -> Adopt {
-    let settings = Settings {
-        shards: 1,
-        tag_key: [7; 16],
-        slots: 16,
-        sweep_max: 512,
-        receipt_retention_ms: 86_400_000,
-        sold_retention_ms: 86_400_000,
-    };
-    Adopt { cluster_id: "c0".repeat(16), node: NodeId(node), settings }
-}
-
-/// Looks again and again until `look` finds something.
-async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        if let Some(found) = look().await {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "it did not happen: {what}");
-        holdfast::runtime::sleep(LOOK_EVERY).await;
     }
 }
 

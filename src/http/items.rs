@@ -224,9 +224,7 @@ pub(crate) async fn adjust(front: &Front, call: &Call) -> Result<Response, Failu
     let if_match = call.if_match()?;
     let mut broken = Broken::default();
     let mut fields = call.fields(false)?;
-    if fields.has("region") {
-        return Err(unbuilt("Adjusting one region is not built in this version."));
-    }
+    let region = fields.id("region", &mut broken);
     let both = fields.has("delta") == fields.has("set_total");
     if both {
         broken.add("delta", "is given, or `set_total` is; exactly one of them");
@@ -234,6 +232,9 @@ pub(crate) async fn adjust(front: &Front, call: &Call) -> Result<Response, Failu
     let delta = fields.delta("delta", &mut broken);
     let set_total = fields.integer("set_total", 0, UNITS_MAX, &mut broken);
     let reason = fields.text("reason", REASON_BYTES_MAX, &mut broken);
+    if region.is_some() && delta.is_none() {
+        broken.add("region", "goes with `delta`");
+    }
     if delta.is_some() {
         fields.require("reason", reason.as_ref(), &mut broken);
     }
@@ -257,6 +258,10 @@ pub(crate) async fn adjust(front: &Front, call: &Call) -> Result<Response, Failu
             ));
         }
         (None, None, _) => return Err(Failure::mismatch(&"neither delta nor set_total")),
+    };
+    let change = match region {
+        Some(region) => steps::in_region(front, call, &name, change, &region).await?,
+        None => change,
     };
     let adjust = Adjust { name, key, change, reason: reason.unwrap_or_default().into_owned() };
     let (item, replayed, stamp) = steps::adjust(front, call, adjust).await?;

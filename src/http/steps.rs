@@ -46,6 +46,28 @@ fn refused(why: Refusal, stamp: Stamp) -> Failure {
     Failure::from(refusal(why)).stamped(stamp)
 }
 
+/// Names the region whose quota goes with the total.
+pub(super) async fn in_region(
+    front: &Front,
+    call: &Call,
+    name: &ItemName,
+    change: Change,
+    region: &str,
+) -> Result<Change, Failure> {
+    let Some(item) = spread::read(front, call, name).await? else {
+        return Err(not_found("item").into());
+    };
+    let Some(info) = item.region_list.iter().find(|info| info.name == region) else {
+        return Err(not_found("region").into());
+    };
+    let region = info.ordinal;
+    Ok(match change {
+        Change::Raise(units) => Change::RaiseIn { units, region },
+        Change::Lower(units) => Change::LowerIn { units, region },
+        other @ (Change::Set { .. } | Change::RaiseIn { .. } | Change::LowerIn { .. }) => other,
+    })
+}
+
 /// Changes a total; a lower one of an item of several buckets gathers its units first.
 pub(super) async fn adjust(
     front: &Front,

@@ -69,8 +69,9 @@ impl Ledger {
 
     fn find_receipt(&self, scope: &KeyScope) -> Found {
         let KeyScope { name, region, buyer, key } = scope;
+        let trace = self.trace(buyer.as_deref(), key);
         let Ok((spot, item, bucket)) =
-            self.spot(name.borrowed(), region.as_deref(), buyer.as_deref(), key)
+            self.spot(trace, name.borrowed(), region.as_deref(), buyer.as_deref(), key)
         else {
             return Found::NotFound;
         };
@@ -81,7 +82,7 @@ impl Ledger {
             None => Receipt::Unknown,
             Some((_, record)) if record.standing == Standing::Voided => Receipt::Voided,
             Some((sequence, record)) => {
-                Receipt::Committed(self.view(item, bucket, spot.slot, sequence, record))
+                Receipt::Committed(self.view(item, bucket, spot.slot, sequence, &record))
             }
         })
     }
@@ -145,11 +146,11 @@ impl Ledger {
     fn audit(&self, item: &Item, bucket: &Bucket) -> BucketAudit {
         let UnixMs(now) = self.books.now;
         let (mut held, mut due, mut sold) = (0_u64, 0_u64, 0_u64);
-        for record in bucket.slots.iter().flatten().flat_map(|slot| slot.records_from(0)) {
-            let open = record.1.open();
+        for (_, gist) in bucket.slots.iter().flatten().flat_map(|slot| slot.gists_from(0)) {
+            let open = gist.open();
             held = held.saturating_add(open);
-            due = due.saturating_add(if record.1.is_due(now) { open } else { 0 });
-            sold = sold.saturating_add(record.1.sold);
+            due = due.saturating_add(if gist.is_due(now) { open } else { 0 });
+            sold = sold.saturating_add(gist.sold);
         }
         let stock = &bucket.stock;
         let counted = held == stock.held
@@ -210,7 +211,7 @@ impl Ledger {
                 if holds.len() == limit {
                     return Found::Holds { holds, more: true };
                 }
-                holds.push(*self.view(item, bucket, slot, sequence, record));
+                holds.push(*self.view(item, bucket, slot, sequence, &record));
             }
         }
         Found::Holds { holds, more: false }
@@ -260,7 +261,7 @@ impl Wanted<'_> {
         from: u16,
         sequence: u64,
         ledger: &'b Ledger,
-    ) -> impl Iterator<Item = (u16, u64, &'b Record)> {
+    ) -> impl Iterator<Item = (u16, u64, Record<'b>)> {
         let slots = ledger.books.settings.slots;
         let only = self.buyer.map(|buyer| slot_of(buyer, slots));
         (from..slots)
@@ -273,7 +274,7 @@ impl Wanted<'_> {
             .filter(move |(_, _, record)| self.names(record, ledger.books.now.0))
     }
 
-    fn names(&self, record: &Record, now: u64) -> bool {
+    fn names(&self, record: &Record<'_>, now: u64) -> bool {
         let state = match record.standing_at(now) {
             Standing::Held => HoldState::Held,
             Standing::Sold => HoldState::Sold,

@@ -1,39 +1,43 @@
-//! Glances at items for those who route and trade: reads of applied state that no caller of the API
-//! asks for. Never changes anything.
+//! What an entry's placements will look up, looked at beforehand.
+//!
+//! A placement asks two tables that are too large for any cache, and would wait for memory twice.
+//! The placements of an entry ask for different places, so that memory can be asked for all of
+//! them at once: looked at one right after the other, before the first is judged. Promises: changes
+//! nothing, and means nothing for any answer.
 
-use std::ops::Bound;
-
-use super::answer::ItemView;
-use super::ids::{ItemNumber, ShardId};
-use super::item::ItemKey;
-use super::{ItemRef, Ledger};
-
-/// A place in the order of a shard's items.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct ItemCursor(Option<ItemKey>);
+use super::Ledger;
+use super::bucket::Bucket;
+use super::command::BatchOf;
+use super::receipts::Trace;
+use super::scope::Placement;
 
 impl Ledger {
-    /// Returns an item at its home, by its number; also one that was deleted, while it is known.
-    pub fn item_numbered(&self, home: ShardId, item: ItemNumber) -> Option<ItemView> {
-        self.items.get(&(home, item))?.view((home, item))
+    /// The trace of a placing key.
+    pub(super) fn trace(&self, buyer: Option<&str>, key: &str) -> Trace {
+        Trace::of(&self.books.settings, buyer, key)
     }
 
-    /// Looks at `steps` more items and returns those whose home is here and that lie on several
-    /// buckets, and where to go on: at the beginning again when all were looked at.
-    pub fn spread_from(&self, from: ItemCursor, steps: usize) -> (Vec<ItemRef>, ItemCursor) {
-        let after = from.0.map_or(Bound::Unbounded, Bound::Excluded);
-        let mut last = None;
-        let mut found = Vec::new();
-        for (looked, (key, item)) in self.items.range((after, Bound::Unbounded)).enumerate() {
-            if looked >= steps {
-                return (found, ItemCursor(last));
-            }
-            last = Some(*key);
-            let is_home = item.record.home.is_some();
-            if is_home && item.record.layout.len() > 1 && !item.record.retired {
-                found.push(ItemRef { home: key.0, item: key.1 });
-            }
+    /// Looks at what the placements of an entry will ask for. Leaves their traces, in order, in
+    /// `traces`.
+    pub(super) fn glance<P: Placement>(&self, batch: &BatchOf<P>, traces: &mut Vec<Trace>) {
+        let placements = || batch.commands.iter().filter_map(|command| command.placing());
+        traces.clear();
+        traces.extend(placements().map(|place| self.trace(place.buyer, place.key)));
+        // Nearly always all are of one item: what others ask for is not looked at.
+        let Some(first) = placements().next() else { return };
+        let Ok((item, _)) = self.item_named(first.name) else { return };
+        if let Some(bucket) = self.buckets_of(item).next() {
+            let known = traces.iter().map(|trace| bucket.glance(trace)).sum::<usize>();
+            std::hint::black_box(known);
         }
-        (found, ItemCursor(None))
+    }
+}
+
+impl Bucket {
+    /// Looks at what is known of a key and its buyer; tells how many entries there may be.
+    fn glance(&self, trace: &Trace) -> usize {
+        let Some(slot) = self.slot(trace.slot) else { return 0 };
+        let buyer = trace.buyer.is_some_and(|buyer| slot.buyers.glance(buyer));
+        usize::from(slot.index.glance(trace.fragment)).saturating_add(usize::from(buyer))
     }
 }

@@ -9,8 +9,11 @@ mod books;
 mod bounds;
 mod bucket;
 mod bucket_page;
+mod buyers;
+mod chunk;
 mod command;
 mod copies;
+mod cut;
 mod deadline;
 mod definition;
 mod digest;
@@ -18,10 +21,12 @@ mod due;
 mod encoding;
 mod escrow;
 mod find;
+mod gist;
 mod glance;
 mod hold;
 mod ids;
 mod item;
+mod lapse;
 mod layout;
 mod level;
 mod load;
@@ -31,11 +36,15 @@ mod place;
 mod query;
 mod receipts;
 mod record;
+mod record_bytes;
 mod scope;
+mod segment;
 mod settle;
 mod slot;
 mod spread_command;
+mod spread_items;
 mod sweep;
+mod table;
 #[cfg(test)]
 mod tests;
 mod transitions;
@@ -43,11 +52,11 @@ mod walk;
 
 pub use answer::*;
 pub use command::*;
-pub use glance::ItemCursor;
 pub use hold::{HoldId, HoldIdText, NotAHoldId};
 pub use ids::*;
 pub use query::*;
 pub use scope::*;
+pub use spread_items::ItemCursor;
 
 use std::collections::BTreeMap;
 
@@ -56,8 +65,9 @@ use serde::{Deserialize, Serialize};
 use books::Books;
 use bounds::Decided;
 use bucket::Bucket;
+use cut::Walked;
 use item::{Item, ItemKey};
-use page::{Kind, PAGE_VERSION, PageId, Walked};
+use page::{Kind, PAGE_VERSION, PageId};
 use record::{Record, Standing};
 
 /// What every replica of every shard agrees on for the life of the cluster; part of its identity.
@@ -180,9 +190,20 @@ impl Ledger {
         self.books.swept = 0;
         self.sweep_due();
         self.forget_old(batch.commands.len());
+        let mut traces = std::mem::take(&mut self.books.traces);
+        self.glance(batch, &mut traces);
+        let mut next = traces.iter();
         for command in &batch.commands {
-            answer(self.command(command));
+            answer(match command.placing() {
+                Some(place) => {
+                    let known = next.next().copied();
+                    let trace = known.unwrap_or_else(|| self.trace(place.buyer, place.key));
+                    self.place(place, trace)
+                }
+                None => self.command(command),
+            });
         }
+        self.books.traces = traces;
         self.settle();
     }
 
@@ -201,7 +222,10 @@ impl Ledger {
             Command::Adjust(adjust) => self.adjust(adjust),
             Command::SetMode(set) => self.set_mode(set),
             Command::Retire(retire) => self.retire(retire),
-            Command::Place(place) => self.place(place.asked()),
+            Command::Place(place) => {
+                let place = place.asked();
+                self.place(place, self.trace(place.buyer, place.key))
+            }
             Command::Extend(extend) => self.change(self.judge_extend(extend)),
             Command::Confirm(confirm) => self.change(self.judge_confirm(confirm)),
             Command::Release(release) => self.change(self.judge_release(release)),
@@ -239,7 +263,11 @@ impl Ledger {
             Command::Adjust(adjust) => self.judge_adjust(adjust).map(|plan| plan.demand),
             Command::SetMode(set) => self.judge_mode(set).map(nothing),
             Command::Retire(retire) => self.judge_retire(retire).map(nothing),
-            Command::Place(place) => self.judge_place(place.asked()).map(|grant| grant.demand),
+            Command::Place(place) => {
+                let place = place.asked();
+                let trace = self.trace(place.buyer, place.key);
+                self.judge_place(place, trace).map(|grant| grant.demand)
+            }
             Command::Extend(extend) => self.judge_extend(extend).map(|change| change.demand()),
             Command::Confirm(confirm) => self.judge_confirm(confirm).map(|change| change.demand()),
             Command::Release(release) => self.judge_release(release).map(|change| change.demand()),
@@ -324,10 +352,10 @@ impl Ledger {
             match self.books.pages.walk_to(next) {
                 Walked::Page(page) => return Some(page),
                 Walked::Encoded => {}
-                Walked::All => return None,
+                Walked::All => break,
             }
         }
-        self.books.pages.next_pending()
+        self.books.pages.next_pending().or_else(|| self.next_page_of_records())
     }
 
     /// Says that the cut's pages are durable (their dirt of that turn is over), or are not (it
@@ -433,7 +461,7 @@ impl Ledger {
         bucket: &Bucket,
         slot: u16,
         sequence: u64,
-        record: &Record,
+        record: &Record<'_>,
     ) -> Box<HoldView> {
         if self.books.unanswered {
             return Box::new(unseen());
@@ -475,7 +503,7 @@ impl Ledger {
             found.and_then(|(item, bucket)| Some((item, bucket, bucket.record(slot, sequence)?)));
         match found {
             Some((item, bucket, record)) => {
-                Answer::Hold { hold: self.view(item, bucket, slot, sequence, record), replayed }
+                Answer::Hold { hold: self.view(item, bucket, slot, sequence, &record), replayed }
             }
             None => Answer::Refused(Refusal::HoldNotFound),
         }

@@ -11,7 +11,7 @@ use super::bucket::Bucket;
 use super::command::{KeyScope, Mode, Void};
 use super::ids::{ItemName, NameRef, Named, RegionOrdinal, UnixMs};
 use super::item::{Item, ItemKey};
-use super::receipts::{buyer_in_region, home_of, key_fragment, place_of, slot_of};
+use super::receipts::{Trace, buyer_in_region, home_of, place_of};
 use super::record::{NewRecord, Record, Standing};
 use super::scope::PlaceRef;
 use super::{BucketRef, Demand, Ledger};
@@ -66,9 +66,10 @@ impl Ledger {
         self.buckets.range(bucket(0)..=bucket(u16::MAX)).map(|(_, bucket)| bucket)
     }
 
-    /// Finds where a placing key belongs.
+    /// Finds where a placing key of this trace belongs.
     pub(super) fn spot(
         &self,
+        trace: Trace,
         name: NameRef<'_>,
         region: Option<&str>,
         buyer: Option<&str>,
@@ -89,9 +90,8 @@ impl Ledger {
             bucket.stock.region == region && place_of(item_key.1, region, owner, places) == place
         });
         let Some(bucket) = bucket else { return refuse(Refusal::NotOwner) };
-        let slot = slot_of(owner, self.books.settings.slots);
-        let fragment = key_fragment(&self.books.settings.tag_key, buyer, key);
-        let sequence = bucket.slot(slot).and_then(|slot| slot.find(fragment, buyer, key));
+        let slot = trace.slot;
+        let sequence = bucket.slot(slot).and_then(|slot| slot.find(trace.fragment, buyer, key));
         Ok((Spot { item: item_key, bucket: bucket.key, region, slot, sequence }, item, bucket))
     }
 
@@ -165,18 +165,18 @@ impl Ledger {
         }
     }
 
-    pub(super) fn judge_place(&self, place: PlaceRef<'_>) -> Decided<Grant> {
+    pub(super) fn judge_place(&self, place: PlaceRef<'_>, trace: Trace) -> Decided<Grant> {
         bounds::quantity("quantity", place.quantity)?;
         bounds::reference("reference", place.reference)?;
         if place.ttl_ms == Some(0) {
             return invalid("ttl_ms", "must be at least 1");
         }
         let buyer = place.buyer;
-        let (spot, item, bucket) = self.spot(place.name, place.region, buyer, place.key)?;
+        let (spot, item, bucket) = self.spot(trace, place.name, place.region, buyer, place.key)?;
         if let Some(sequence) = spot.sequence
             && let Some(record) = bucket.record(spot.slot, sequence)
         {
-            return Err(Box::new(self.replay(place, spot, item, bucket, sequence, record)));
+            return Err(Box::new(self.replay(place, spot, item, bucket, sequence, &record)));
         }
         let ttl_ms_max = item.rules.ttl_ms_max();
         if place.ttl_ms.is_some_and(|ttl| ttl > ttl_ms_max) {
@@ -195,7 +195,7 @@ impl Ledger {
         item: &Item,
         bucket: &Bucket,
         sequence: u64,
-        record: &Record,
+        record: &Record<'_>,
     ) -> Answer {
         let standing = record.standing_at(self.books.now.0);
         if standing == Standing::Voided {
@@ -222,8 +222,8 @@ impl Ledger {
         }
     }
 
-    pub(super) fn place(&mut self, place: PlaceRef<'_>) -> Answer {
-        let grant = match self.judge_place(place) {
+    pub(super) fn place(&mut self, place: PlaceRef<'_>, trace: Trace) -> Answer {
+        let grant = match self.judge_place(place, trace) {
             Ok(grant) => grant,
             Err(answer) => return *answer,
         };
@@ -249,7 +249,7 @@ impl Ledger {
             revision: books.index.0,
             standing: Standing::Held,
         });
-        let sequence = bucket.insert(spot.slot, record, books);
+        let sequence = bucket.insert(trace, record, books);
         self.schedule_first(spot.bucket);
         self.placed(spot, sequence, expires_at, extends_left)
     }
@@ -273,14 +273,15 @@ impl Ledger {
     pub(super) fn judge_void(&self, void: &Void) -> Decided<Spot> {
         let KeyScope { name, region, buyer, key } = &void.scope;
         bounds::scope(&void.scope)?;
+        let trace = self.trace(buyer.as_deref(), key);
         let (spot, item, bucket) =
-            self.spot(name.borrowed(), region.as_deref(), buyer.as_deref(), key)?;
+            self.spot(trace, name.borrowed(), region.as_deref(), buyer.as_deref(), key)?;
         let Some(sequence) = spot.sequence else { return Ok(spot) };
         let Some(record) = bucket.record(spot.slot, sequence) else { return Ok(spot) };
         if record.standing == Standing::Voided {
             return Err(Box::new(Answer::Voided));
         }
-        let hold = self.view(item, bucket, spot.slot, sequence, record);
+        let hold = self.view(item, bucket, spot.slot, sequence, &record);
         Err(Box::new(Answer::Hold { hold, replayed: true }))
     }
 
@@ -307,7 +308,8 @@ impl Ledger {
             revision: books.index.0,
             standing: Standing::Voided,
         });
-        bucket.insert(spot.slot, record, books);
+        let trace = Trace::of(&books.settings, record.buyer(), record.key());
+        bucket.insert(trace, record, books);
         self.schedule_first(spot.bucket);
         Answer::Voided
     }

@@ -153,6 +153,40 @@ impl<P: Placement> CommandOf<P> {
         }
     }
 
+    /// Gives its placement another form.
+    pub fn map_place<Q>(self, form: impl FnOnce(P) -> Q) -> CommandOf<Q> {
+        use CommandOf as C;
+        match self {
+            C::Place(place) => C::Place(form(place)),
+            C::Define(define) => C::Define(define),
+            C::Adjust(adjust) => C::Adjust(adjust),
+            C::SetMode(mode) => C::SetMode(mode),
+            C::Retire(retire) => C::Retire(retire),
+            C::Extend(extend) => C::Extend(extend),
+            C::Confirm(confirm) => C::Confirm(confirm),
+            C::Release(release) => C::Release(release),
+            C::Return(returned) => C::Return(returned),
+            C::Void(void) => C::Void(void),
+            C::Advance => C::Advance,
+            C::OpenBucket(open) => C::OpenBucket(open),
+            C::SendStock(send) => C::SendStock(send),
+            C::AcceptStock(accept) => C::AcceptStock(accept),
+            C::SettleStock(settle) => C::SettleStock(settle),
+            C::DefineSpread(spread) => C::DefineSpread(spread),
+            C::SetLayout(layout) => C::SetLayout(layout),
+            C::Configure(configure) => C::Configure(configure),
+            C::CopyAnswered(answered) => C::CopyAnswered(answered),
+            C::EraseCopy(erase) => C::EraseCopy(erase),
+            C::LowerBegin(lower) => C::LowerBegin(lower),
+            C::LowerCommit(lower) => C::LowerCommit(lower),
+            C::LowerAbort(lower) => C::LowerAbort(lower),
+            C::DeleteBegin(delete) => C::DeleteBegin(delete),
+            C::DeleteAbort(delete) => C::DeleteAbort(delete),
+            C::DeleteCommit(delete) => C::DeleteCommit(delete),
+            C::MoveStock(send) => C::MoveStock(send),
+        }
+    }
+
     /// Tells whether it places a hold.
     pub fn is_place(&self) -> bool {
         matches!(self, CommandOf::Place(_))

@@ -144,7 +144,7 @@ impl Ledger {
 
 impl Bucket {
     /// Whether it keeps no record.
-    fn is_forgotten(&self) -> bool {
+    pub(super) fn is_forgotten(&self) -> bool {
         self.generations.is_empty() && self.sales.is_empty()
     }
 
@@ -185,9 +185,9 @@ impl Bucket {
             };
             let from = if compacted { 0 } else { slot.forget_from };
             let found = slot
-                .records_from(from)
-                .find(|(_, record)| record.compacted == compacted)
-                .filter(|(_, record)| record.placed_at / HOUR_MS <= hour)
+                .gists_from(from)
+                .find(|(_, gist)| gist.compacted == compacted)
+                .filter(|(_, gist)| gist.placed_at / HOUR_MS <= hour)
                 .map(|(sequence, _)| sequence);
             if let Some(sequence) = found {
                 if !compacted {
@@ -201,8 +201,8 @@ impl Bucket {
 
     /// Forgets one record, or only its receipts when it is sold and its sale is kept.
     fn let_go(&mut self, slot: u16, sequence: u64, retired: bool, books: &mut Books) {
-        let Some(record) = self.record(slot, sequence) else { return };
-        let (standing, compacted) = (record.standing, record.compacted);
+        let Some(gist) = self.slot(slot).and_then(|place| place.gist(sequence)) else { return };
+        let (standing, compacted) = (gist.standing, gist.compacted);
         if standing == Standing::Held {
             self.sweep(slot, sequence, books);
         }

@@ -27,7 +27,7 @@ struct Hold<'a> {
     sequence: u64,
     item: &'a Item,
     bucket: &'a Bucket,
-    record: &'a Record,
+    record: Record<'a>,
 }
 
 impl Hold<'_> {
@@ -87,7 +87,7 @@ impl Ledger {
             return refuse(Refusal::NotOwner);
         };
         let record = bucket.record(id.slot, id.sequence);
-        let right = |record: &&Record| {
+        let right = |record: &Record<'_>| {
             record.standing != Standing::Voided && bucket.stock.region == id.region
         };
         let Some(record) = record.filter(right) else { return refuse(Refusal::HoldNotFound) };
@@ -107,7 +107,7 @@ impl Ledger {
     }
 
     fn view_of(&self, hold: &Hold<'_>) -> Box<HoldView> {
-        self.view(hold.item, hold.bucket, hold.spot.slot, hold.sequence, hold.record)
+        self.view(hold.item, hold.bucket, hold.spot.slot, hold.sequence, &hold.record)
     }
 
     /// Finds the hold of an operation, and answers the operation if its key is known.
@@ -327,7 +327,7 @@ impl Change {
 
 impl Effect {
     /// Changes the record; says whether it did.
-    fn on(self, record: &mut Record) -> bool {
+    fn on(self, record: &mut Record<'_>) -> bool {
         match self {
             Effect::Nothing => return false,
             Effect::Extend { expires_at } => {

@@ -8,12 +8,11 @@ use std::fmt;
 use bytes::Bytes;
 use openraft::EntryPayload;
 use openraft::type_config::alias::{CommittedLeaderIdOf, EntryOf, LogIdOf};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
+use super::packing;
 use crate::codec::{self, CodecError};
-use crate::ledger::{
-    Answer, BatchRef, Command, CommandOf, LeaderId, LogIndex, NodeId, PlaceRef, Placement, UnixMs,
-};
+use crate::ledger::{Answer, BatchRef, LeaderId, LogIndex, NodeId, UnixMs};
 use crate::storage::{LogEntry, LogPosition};
 
 openraft::declare_raft_types!(
@@ -51,179 +50,9 @@ impl Payload {
     /// then.
     pub fn batch(&self) -> Result<BatchRef<'_>, CodecError> {
         match self.0.split_first() {
-            Some((&TAG_BATCH, bytes)) => codec::decode(bytes),
+            Some((&TAG_BATCH, bytes)) => packing::read_batch(bytes),
             Some(_) | None => Err(CodecError::Envelope("not a command batch")),
         }
-    }
-}
-
-/// A placement as the log has it: encoded once, at the edge, and read where it is from then on. The
-/// placements of one request may share their bytes.
-#[derive(Clone, PartialEq, Eq)]
-pub struct PlaceBytes(Bytes);
-
-/// A command on its way to the log.
-pub type PackedCommand = CommandOf<PlaceBytes>;
-
-impl PlaceBytes {
-    /// Encodes a placement.
-    pub fn of(place: PlaceRef<'_>) -> PlaceBytes {
-        let mut packer = Packer::default();
-        packer.add(place);
-        packer.finish().pop().expect("one was added")
-    }
-}
-
-impl fmt::Debug for PlaceBytes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.asked().fmt(f)
-    }
-}
-
-impl Placement for PlaceBytes {
-    fn asked(&self) -> PlaceRef<'_> {
-        codec::decode(&self.0).expect("only what decodes becomes PlaceBytes")
-    }
-}
-
-impl Serialize for PlaceBytes {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.asked().serialize(serializer)
-    }
-}
-
-impl<'de> Deserialize<'de> for PlaceBytes {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<PlaceBytes, D::Error> {
-        PlaceRef::deserialize(deserializer).map(PlaceBytes::of)
-    }
-}
-
-/// Packs the commands of one caller.
-pub fn packed(command: Command) -> PackedCommand {
-    use CommandOf as C;
-    match command {
-        Command::Place(place) => C::Place(PlaceBytes::of(place.asked())),
-        Command::Define(define) => C::Define(define),
-        Command::Adjust(adjust) => C::Adjust(adjust),
-        Command::SetMode(mode) => C::SetMode(mode),
-        Command::Retire(retire) => C::Retire(retire),
-        Command::Extend(extend) => C::Extend(extend),
-        Command::Confirm(confirm) => C::Confirm(confirm),
-        Command::Release(release) => C::Release(release),
-        Command::Return(returned) => C::Return(returned),
-        Command::Void(void) => C::Void(void),
-        Command::Advance => C::Advance,
-        Command::OpenBucket(open) => C::OpenBucket(open),
-        Command::SendStock(send) => C::SendStock(send),
-        Command::AcceptStock(accept) => C::AcceptStock(accept),
-        Command::SettleStock(settle) => C::SettleStock(settle),
-        Command::DefineSpread(spread) => C::DefineSpread(spread),
-        Command::SetLayout(layout) => C::SetLayout(layout),
-        Command::Configure(configure) => C::Configure(configure),
-        Command::CopyAnswered(answered) => C::CopyAnswered(answered),
-        Command::EraseCopy(erase) => C::EraseCopy(erase),
-        Command::LowerBegin(lower) => C::LowerBegin(lower),
-        Command::LowerCommit(lower) => C::LowerCommit(lower),
-        Command::LowerAbort(lower) => C::LowerAbort(lower),
-        Command::DeleteBegin(delete) => C::DeleteBegin(delete),
-        Command::DeleteAbort(delete) => C::DeleteAbort(delete),
-        Command::DeleteCommit(delete) => C::DeleteCommit(delete),
-        Command::MoveStock(send) => C::MoveStock(send),
-    }
-}
-
-/// Encodes many placements into one run of bytes.
-#[derive(Debug, Default)]
-pub struct Packer {
-    bytes: Vec<u8>,
-    ends: Vec<usize>,
-}
-
-impl Packer {
-    /// Adds a placement.
-    ///
-    /// # Panics
-    ///
-    /// When its texts are longer than [`codec::RECORD_BYTES_MAX`], which the edge excludes.
-    pub fn add(&mut self, place: PlaceRef<'_>) {
-        codec::encode_into(&mut self.bytes, &place).expect("a placement is small");
-        self.ends.push(self.bytes.len());
-    }
-
-    /// Returns the placements in the order in which they were added.
-    pub fn finish(self) -> Vec<PlaceBytes> {
-        let bytes = Bytes::from(self.bytes);
-        let begins = std::iter::once(0).chain(self.ends.iter().copied());
-        let ranges = begins.zip(self.ends.iter().copied());
-        ranges.map(|(begin, end)| PlaceBytes(bytes.slice(begin..end))).collect()
-    }
-}
-
-/// Builds a [`Payload`] command by command, up to a bound in bytes.
-#[derive(Debug)]
-pub struct EntryBuilder {
-    bytes: Vec<u8>,
-    count: u64,
-    /// Where the last command begins.
-    last: usize,
-    bytes_max: usize,
-}
-
-/// The number of [`CommandOf::Place`] in its encoding.
-const PLACE_NUMBER: u32 = 4;
-/// Tag, stamp and number of commands come before the first command.
-const BATCH_HEADER_BYTES: usize = 1 + 8 + 8;
-
-impl EntryBuilder {
-    /// Starts an entry of at most `bytes_max` bytes; one command always fits.
-    pub fn new(bytes_max: usize) -> EntryBuilder {
-        let mut bytes = Vec::with_capacity(bytes_max.min(8 << 10));
-        bytes.resize(BATCH_HEADER_BYTES, 0);
-        EntryBuilder { bytes, count: 0, last: BATCH_HEADER_BYTES, bytes_max }
-    }
-
-    /// Adds a command, or says `false` when it does not fit any more.
-    pub fn push(&mut self, command: &PackedCommand) -> bool {
-        let before = self.bytes.len();
-        let encoded = match command {
-            CommandOf::Place(place) => {
-                self.bytes.extend_from_slice(&PLACE_NUMBER.to_le_bytes());
-                self.bytes.extend_from_slice(&place.0);
-                true
-            }
-            other => codec::encode_into(&mut self.bytes, other).is_ok(),
-        };
-        if !encoded || (self.count > 0 && self.bytes.len() > self.bytes_max) {
-            self.bytes.truncate(before);
-            return false;
-        }
-        self.count += 1;
-        self.last = before;
-        true
-    }
-
-    /// Takes the command back that was added last. Only once after each [`EntryBuilder::push`].
-    pub fn pop(&mut self) {
-        self.bytes.truncate(self.last);
-        self.count -= 1;
-    }
-
-    /// Returns how many bytes the entry has.
-    pub fn bytes(&self) -> usize {
-        self.bytes.len()
-    }
-
-    /// Returns how many commands are in.
-    pub fn count(&self) -> u64 {
-        self.count
-    }
-
-    /// Stamps the entry and closes it.
-    pub fn finish(mut self, stamp: UnixMs) -> Payload {
-        self.bytes[0] = TAG_BATCH;
-        self.bytes[1..9].copy_from_slice(&stamp.0.to_le_bytes());
-        self.bytes[9..17].copy_from_slice(&self.count.to_le_bytes());
-        Payload(Bytes::from(self.bytes))
     }
 }
 
@@ -253,7 +82,7 @@ pub struct Applied {
 }
 
 const TAG_BLANK: u8 = 0;
-const TAG_BATCH: u8 = 1;
+pub(super) const TAG_BATCH: u8 = 1;
 const TAG_MEMBERSHIP: u8 = 2;
 
 pub(crate) fn position_of(id: &LogIdOf<TypeConfig>) -> LogPosition {
@@ -295,66 +124,4 @@ pub(crate) fn from_log(entry: LogEntry) -> Result<EntryOf<TypeConfig>, CodecErro
         Some(_) | None => return Err(CodecError::Envelope("not a kind of entry this build knows")),
     };
     Ok(EntryOf::<TypeConfig> { log_id: log_id_of(entry.position), payload })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::ledger::{Batch, BatchOf, ItemName, Place};
-
-    #[test]
-    fn an_entry_built_command_by_command_decodes_to_its_batch() {
-        let mut builder = EntryBuilder::new(64 << 10);
-        for _ in 0..3 {
-            assert!(builder.push(&CommandOf::Advance));
-        }
-        let payload = builder.finish(UnixMs(77));
-        let batch = payload.batch().expect("a batch");
-        assert_eq!(batch, BatchOf { stamp: UnixMs(77), commands: vec![CommandOf::Advance; 3] });
-    }
-
-    fn placing() -> Place {
-        Place {
-            name: ItemName { tenant: "t".to_owned(), item: "x".to_owned() },
-            region: None,
-            buyer: Some("b".to_owned()),
-            key: "k".to_owned(),
-            quantity: 3,
-            ttl_ms: Some(9),
-            reference: None,
-        }
-    }
-
-    #[test]
-    fn a_packed_placement_reads_and_encodes_as_the_placement_it_is() {
-        let plain = Command::Place(placing());
-        let mut packer = Packer::default();
-        packer.add(PlaceRef { key: "before", ..placing().asked() });
-        packer.add(placing().asked());
-        let packed = CommandOf::Place(packer.finish().remove(1));
-        assert_eq!(packed.placing(), plain.placing());
-        let bytes = codec::encode(&plain).expect("small");
-        assert_eq!(codec::encode(&packed).expect("small"), bytes);
-        assert_eq!(codec::decode::<PackedCommand>(&bytes).expect("whole"), packed);
-        // And so it stands in the log, before and after other commands.
-        let mut builder = EntryBuilder::new(64 << 10);
-        for command in [&CommandOf::Advance, &packed, &CommandOf::Advance] {
-            assert!(builder.push(command));
-        }
-        let payload = builder.finish(UnixMs(5));
-        let commands = payload.batch().expect("a batch").commands;
-        assert_eq!(commands.len(), 3);
-        assert_eq!(commands[1].placing(), plain.placing());
-        let batch =
-            Batch { stamp: UnixMs(5), commands: vec![Command::Advance, plain, Command::Advance] };
-        assert_eq!(payload.0[1..], codec::encode(&batch).expect("small"));
-    }
-
-    #[test]
-    fn an_entry_is_bounded_in_bytes_but_takes_one_command_always() {
-        let mut builder = EntryBuilder::new(BATCH_HEADER_BYTES + 4);
-        assert!(builder.push(&CommandOf::Advance));
-        assert!(!builder.push(&CommandOf::Advance));
-        assert_eq!(builder.finish(UnixMs(1)).batch().expect("a batch").commands.len(), 1);
-    }
 }

@@ -11,10 +11,11 @@ use openraft::type_config::alias::{EntryOf, StoredMembershipOf};
 use openraft::{EntryPayload, Membership};
 
 use super::checkpointing::make_checkpoint;
-use super::entry::{Applied, EntryBuilder, Member, TypeConfig, log_id_of, packed, to_log};
+use super::entry::{Applied, Member, TypeConfig, log_id_of, to_log};
 use super::group::Group;
 use super::machine::Machine;
 use super::network::PeerBook;
+use super::packing::{EntryBuilder, packed};
 use super::replica::Replica;
 use super::start::{Loaded, StartError, StartOptions, prepare, start_group};
 use crate::ledger::{

@@ -196,6 +196,22 @@ pub(crate) enum GateLane {
     Finish,
 }
 
+/// A value for each lane.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Lanes<T> {
+    places: T,
+    finishes: T,
+}
+
+impl<T> Lanes<T> {
+    pub(crate) fn of_mut(&mut self, lane: GateLane) -> &mut T {
+        match lane {
+            GateLane::Place => &mut self.places,
+            GateLane::Finish => &mut self.finishes,
+        }
+    }
+}
+
 impl GateLane {
     pub(crate) fn of(question: &Question) -> GateLane {
         match question {

@@ -9,15 +9,15 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::ask::{Ask, GateLane, Outgoing};
+use super::ask::{Ask, GateLane, Lanes, Outgoing};
 use super::desk::{Consistency, Outcome, Question, Reply};
 use super::fence::Fence;
 use super::flight::{Claim, FlightBoard, FlightKey, Flights};
 use super::home::reply;
 use super::meter::Meter;
 use crate::ledger::{
-    Answer, CommitPoint, Foreseen, Found, Ledger, PauseReason, Query, Receipt, Refusal, Scope,
-    ShardId,
+    Answer, CommitPoint, Foreseen, Found, LeaderId, Ledger, PauseReason, Query, Receipt, Refusal,
+    Scope, ShardId,
 };
 use crate::raft::{AppliedState, PackedCommand, Replica};
 use crate::storage::LogPosition;
@@ -50,6 +50,8 @@ pub(crate) struct Gate {
     /// A claim was given back since the parked were judged.
     pub(crate) has_released: bool,
     pub(crate) out: Outgoing,
+    /// Questions that left each lane since that was last told to the meter.
+    pub(crate) left: Lanes<u64>,
 }
 
 /// What the gate makes of a question.
@@ -63,9 +65,7 @@ enum Judged {
 impl Gate {
     /// Takes a question in: answers, joins, parks or admits it.
     pub(crate) fn take(&mut self, ask: Ask) {
-        let replica = Arc::clone(&self.replica);
-        let state = replica.read();
-        self.take_by(ask, &state);
+        self.take_all([ask]);
     }
 
     /// Takes many in. The state is borrowed for a few at a time: others wait for it.
@@ -73,26 +73,31 @@ impl Gate {
         let replica = Arc::clone(&self.replica);
         let mut asks = asks.into_iter();
         while let Some(first) = asks.next() {
-            let state = replica.read();
-            self.take_by(first, &state);
+            let (state, may_propose) = (replica.read(), self.fence.may_propose());
+            self.take_by(first, &state, may_propose);
             for ask in asks.by_ref().take(TAKEN_AT_ONCE) {
-                self.take_by(ask, &state);
+                self.take_by(ask, &state, may_propose);
             }
         }
     }
 
-    fn take_by(&mut self, ask: Ask, state: &AppliedState) {
+    fn take_by(
+        &mut self,
+        ask: Ask,
+        state: &AppliedState,
+        may_propose: Result<LeaderId, PauseReason>,
+    ) {
         if !ask.is_wanted() {
-            self.meter.leave(ask.lane());
+            self.leave(ask.lane());
             return;
         }
-        match self.judge(&ask, state) {
+        match self.judge(&ask, state, may_propose) {
             Judged::Reply(reply) => self.answer(&ask, reply),
             Judged::Join(key) => {
                 if ask.join() {
                     self.flights.join(key, ask);
                 } else {
-                    self.meter.leave(ask.lane());
+                    self.leave(ask.lane());
                 }
             }
             Judged::Park => self.park(ask),
@@ -125,9 +130,22 @@ impl Gate {
         std::mem::take(&mut self.parked)
     }
 
-    /// Sends an answer home.
+    /// Notes that a question has left its lane.
+    pub(crate) fn leave(&mut self, lane: GateLane) {
+        *self.left.of_mut(lane) += 1;
+    }
+
+    /// Sends the answers that are ready, and tells the meter who has left.
+    pub(crate) fn send_home(&mut self) {
+        for lane in [GateLane::Place, GateLane::Finish] {
+            self.meter.leave(lane, std::mem::take(self.left.of_mut(lane)));
+        }
+        self.out.flush();
+    }
+
+    /// Makes an answer ready to go home.
     pub(crate) fn answer(&mut self, ask: &Ask, reply: Reply) {
-        self.meter.leave(ask.lane());
+        self.leave(ask.lane());
         if ask.is_wanted() {
             // Else its home has answered, and counted.
             self.meter.gave_up(&reply.outcome);
@@ -135,16 +153,26 @@ impl Gate {
         self.out.push(ask, reply);
     }
 
-    fn judge(&self, ask: &Ask, state: &AppliedState) -> Judged {
+    fn judge(
+        &self,
+        ask: &Ask,
+        state: &AppliedState,
+        may_propose: Result<LeaderId, PauseReason>,
+    ) -> Judged {
         match ask.question() {
             Question::Query { query, .. } => {
                 Judged::Reply(self.query(query, ask.consistency(), state))
             }
-            Question::Command(command) => self.judge_command(command, state),
+            Question::Command(command) => self.judge_command(command, state, may_propose),
         }
     }
 
-    fn judge_command(&self, command: &PackedCommand, state: &AppliedState) -> Judged {
+    fn judge_command(
+        &self,
+        command: &PackedCommand,
+        state: &AppliedState,
+        may_propose: Result<LeaderId, PauseReason>,
+    ) -> Judged {
         let key = flight_key(&state.ledger, command.scope());
         if let Some(key) = key
             && self.flights.holds(key)
@@ -162,7 +190,7 @@ impl Gate {
             },
             Foreseen::Admit(demand) => match self.flights.weigh(&demand) {
                 Err(_) => Judged::Park,
-                Ok(()) => match self.fence.may_propose() {
+                Ok(()) => match may_propose {
                     Ok(_) => Judged::Admit(Claim { key, demand }),
                     Err(reason) => Judged::Reply(reply(Outcome::Paused(reason))),
                 },
@@ -225,7 +253,7 @@ impl Gate {
         if ask.requeue() {
             self.take(ask);
         } else {
-            self.meter.leave(ask.lane());
+            self.leave(ask.lane());
         }
     }
 

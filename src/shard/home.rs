@@ -12,7 +12,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
-use super::ask::{Addressed, Ask, Delivery, Enquiry, Stage, Stages, Ticket};
+use super::ask::{Addressed, Ask, Delivery, Enquiry, GateLane, Stage, Stages, Ticket};
 use super::desk::{Outcome, Reply};
 use super::meter::{LaneLimits, Meter};
 use crate::ledger::{PauseReason, ShardId};
@@ -149,17 +149,28 @@ impl Home {
         drop(slots);
         let mut refused = Vec::new();
         let mut outbox = self.outbox.lock();
-        for (place, asked) in (0..).zip(&enquiry.questions) {
-            let ask = Ask { enquiry: Arc::clone(&enquiry), place };
-            let Some(door) = self.doors.get(usize::from(asked.shard.0)) else {
-                refused.push((ask.ticket(), reply(Outcome::Paused(PauseReason::Restoring))));
-                continue;
+        let asks = |places: std::ops::Range<u32>| {
+            places.map(|place| Ask { enquiry: Arc::clone(&enquiry), place })
+        };
+        // Questions of one shard and lane mostly stand together, and enter together.
+        let mut place = 0;
+        let kind = |asked: &Addressed| (asked.shard, GateLane::of(&asked.question));
+        for run in enquiry.questions.chunk_by(|one, next| kind(one) == kind(next)) {
+            let (shard, lane) = kind(&run[0]);
+            let behind = place + u32::try_from(run.len()).unwrap_or(u32::MAX);
+            let (entered, outcome) = match self.doors.get(usize::from(shard.0)) {
+                Some(door) => {
+                    (door.meter.enter(lane, run.len() as u64, door.lanes), Outcome::Overloaded)
+                }
+                None => (0, Outcome::Paused(PauseReason::Restoring)),
             };
-            if !door.meter.enter(ask.lane(), door.lanes) {
-                refused.push((ask.ticket(), reply(Outcome::Overloaded)));
-                continue;
+            let first_out = place + u32::try_from(entered).unwrap_or(u32::MAX);
+            if entered > 0 {
+                outbox.asks.entry(shard).or_default().extend(asks(place..first_out));
             }
-            outbox.asks.entry(asked.shard).or_default().push(ask);
+            let out = asks(first_out..behind);
+            refused.extend(out.map(|ask| (ask.ticket(), reply(outcome.clone()))));
+            place = behind;
         }
         if !outbox.flush_scheduled && !outbox.asks.is_empty() {
             outbox.flush_scheduled = true;
@@ -190,7 +201,7 @@ impl Home {
                 };
                 let asks = error.into_inner().asks;
                 let shed = asks.into_iter().map(|ask| {
-                    door.meter.leave(ask.lane());
+                    door.meter.leave(ask.lane(), 1);
                     (ask.ticket(), reply(outcome.clone()))
                 });
                 let shed: Vec<_> = shed.collect();

@@ -95,6 +95,7 @@ pub(super) fn assemble(
         park_max: limits.park_max,
         has_released: false,
         out: Outgoing::default(),
+        left: Default::default(),
     };
     let writer_limits = WriterLimits {
         entry_bytes_max: limits.entry_bytes_max,

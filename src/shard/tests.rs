@@ -12,7 +12,7 @@ use super::desk::{Consistency, Hop, MemberSpec, Outcome, Question, Reply, Reques
 use super::forward::ForwardConversation;
 use super::opening::{ShardLimits, ShardService, open_shard};
 use super::router::Router;
-use super::supply::{Asked, Donor, StockPolicy, Supply};
+use super::supply::NoTransfers;
 use super::thirst::ThirstLimits;
 use crate::ledger::{Answer, Command, Found, HoldId, PauseReason, Place, Query, Refusal, ShardId};
 use crate::raft::trial::{Three, apply_on, define, item, run, until, uuid};
@@ -41,30 +41,6 @@ struct Cluster {
     routers: Vec<Arc<Router>>,
 }
 
-/// One bucket an item: nothing is ever moved.
-#[derive(Debug)]
-struct NoTransfers;
-
-impl StockPolicy for NoTransfers {
-    fn wants(&self, _: &Supply) -> u64 {
-        0
-    }
-
-    fn gives(&self, _: &Donor, _: &Asked) -> u64 {
-        0
-    }
-}
-
-fn thirst() -> ThirstLimits {
-    ThirstLimits {
-        wait_max: Duration::from_millis(250),
-        waiters_max: 64,
-        sold_out_age_max: Duration::from_millis(100),
-        collect_every: Duration::from_millis(50),
-        transit_percent_max: 5,
-    }
-}
-
 impl Cluster {
     async fn open(total: u64) -> Cluster {
         let three = Three::start().await;
@@ -87,7 +63,7 @@ impl Cluster {
             let services = std::slice::from_ref(&shard);
             let policy = Arc::new(NoTransfers);
             let router =
-                Router::open(seat.node, services, members.clone(), network, thirst(), policy);
+                Router::open(seat.node, services, members.clone(), network, ThirstLimits::trial(), policy);
             let answering = Arc::downgrade(&router);
             *forward.lock() = Some(Box::new(move || {
                 let router = answering.upgrade().expect("the node is up");

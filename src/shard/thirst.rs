@@ -30,6 +30,21 @@ pub struct ThirstLimits {
     pub transit_percent_max: u64,
 }
 
+#[cfg(test)]
+impl ThirstLimits {
+    /// The bounds of tests.
+    pub(crate) fn trial() -> ThirstLimits {
+        let ms = Duration::from_millis;
+        ThirstLimits {
+            wait_max: ms(250),
+            waiters_max: 64,
+            sold_out_age_max: ms(100),
+            collect_every: ms(50),
+            transit_percent_max: 5,
+        }
+    }
+}
+
 /// What a waiter is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Word {
@@ -307,14 +322,7 @@ mod tests {
         BucketRef { home: ShardId(0), item: ItemNumber(1), bucket: BucketId(2) };
 
     fn thirst(waiters_max: usize) -> Arc<Thirst> {
-        let ms = Duration::from_millis;
-        Thirst::new(ThirstLimits {
-            wait_max: ms(250),
-            waiters_max,
-            sold_out_age_max: ms(100),
-            collect_every: ms(50),
-            transit_percent_max: 5,
-        })
+        Thirst::new(ThirstLimits { waiters_max, ..ThirstLimits::trial() })
     }
 
     fn wait(thirst: &Arc<Thirst>, quantity: u64, since: u64) -> Wait {

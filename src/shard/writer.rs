@@ -141,7 +141,7 @@ impl Writer {
             }
         }
         self.gate.meter.depth(self.gate.flights.len(), self.gate.parked.len());
-        self.gate.out.flush();
+        self.gate.send_home();
     }
 
     fn is_waiting(&self) -> bool {
@@ -232,7 +232,7 @@ impl Writer {
                 commands.push(next);
             } else {
                 builder.pop();
-                self.gate.meter.leave(lane);
+                self.gate.leave(lane);
                 self.gate.settle(&next.claim);
             }
         }

@@ -7,6 +7,7 @@
 
 use holdfast::ledger::*;
 
+pub(crate) mod buckets;
 pub(crate) mod crowds;
 pub(crate) mod exchange;
 pub(crate) mod hostile;
