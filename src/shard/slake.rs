@@ -29,6 +29,8 @@ const PARLEY_MAX: Duration = Duration::from_millis(200);
 const REST: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(25));
 /// A wait ends so long before its request's deadline, to be answered in time.
 const ANSWER_WITHIN: Duration = Duration::from_millis(30);
+/// How long a request that waited in vain waits for a verdict.
+const VERDICT_MAX: Duration = Duration::from_millis(500);
 /// Donors that one pull asks before it looks at the levels again.
 const DONORS_A_PULL: usize = 4;
 
@@ -102,6 +104,7 @@ impl Router {
         let Some(owner) = owner.filter(|owner| owner.shard == shard) else { return last };
         let bucket = layout.bucket(owner.bucket);
         let mut until = arrived + self.thirst.limits.wait_max;
+        // A request that has little time waits no longer than that.
         if deadline < until + ANSWER_WITHIN {
             let left = if deadline > arrived { deadline - arrived } else { Duration::ZERO };
             until = arrived + left.saturating_sub(ANSWER_WITHIN);
@@ -133,15 +136,20 @@ impl Router {
                 }
                 // Whoever pulled has gone: another begins.
                 Ok(None) => {}
-                Err(runtime::Elapsed) => {
-                    self.stock.waited(true);
-                    return last;
-                }
+                Err(runtime::Elapsed) => break,
             }
             if runtime::now() >= until {
-                self.stock.waited(true);
-                return last;
+                break;
             }
+        }
+        // In vain: the home may know that nothing is left anywhere.
+        self.stock.waited(true);
+        let region = layout.region_of(bucket.bucket).unwrap_or_default();
+        let asked_by = (runtime::now() + VERDICT_MAX).min(deadline);
+        self.tell_if_sold_out(shard, &layout, bucket, region, asked_by).await;
+        match self.remembered(shard, bucket) {
+            Some(word) => self.last_word(&asked, last, word, deadline).await,
+            None => last,
         }
     }
 
@@ -247,8 +255,7 @@ impl Router {
             free: own.free,
             rank: queue.rank(bucket),
         };
-        let brought =
-            self.pull_from(shard, layout, own, &survey, asked, queue.largest, deadline).await;
+        let brought = self.pull_from(layout, own, &survey, asked, queue.largest, deadline).await;
         if brought > 0 {
             return Brought::Units(brought);
         }
@@ -282,24 +289,24 @@ impl Router {
         survey
     }
 
-    /// Asks donors, best first, and accepts what they sent. Returns the units that came.
-    #[expect(clippy::too_many_arguments, reason = "one pull, taken apart")]
+    /// Asks donors, best first and as many as it takes at once, and accepts what they sent. Returns
+    /// the units that came.
     pub(super) async fn pull_from(
         self: &Arc<Router>,
-        shard: ShardId,
         layout: &Arc<Layout>,
         own: &Level,
         survey: &Survey,
-        mut asked: Asked,
+        asked: Asked,
         largest: u64,
         deadline: Instant,
     ) -> u64 {
-        let mut brought = 0_u64;
+        let mut left = asked;
+        let mut pulls = Vec::new();
         for donor in survey.donors(own, DONORS_A_PULL) {
-            if asked.wanted == 0 {
+            let Some(place) = layout.place_of(donor.bucket) else { continue };
+            if left.wanted == 0 {
                 break;
             }
-            let Some(place) = layout.place_of(donor.bucket) else { continue };
             let pull = Pull {
                 from: layout.bucket(donor.bucket),
                 to: own.bucket,
@@ -307,29 +314,41 @@ impl Router {
                 same_region: donor.region == own.region,
                 total: survey.total.unwrap_or(layout.view().total),
                 largest,
-                asked,
+                asked: left,
             };
-            let told = self.parley(place.shard, Parley::Pull(pull), deadline).await;
-            let Some(Heard::Sent { sent, floor_sent }) = told else { continue };
-            let came = self.accept(shard, layout, pull, sent, floor_sent, place.shard).await;
-            brought = brought.saturating_add(came);
-            asked.wanted = asked.wanted.saturating_sub(came);
-            asked.waiting = asked.waiting.saturating_sub(came);
-            asked.free = asked.free.saturating_add(came);
+            let (router, layout) = (Arc::clone(self), Arc::clone(layout));
+            pulls.push(async move { router.pull(&layout, place.shard, pull, deadline).await });
+            // What this one can give is not asked of the next.
+            let gives = if pull.same_region { donor.free } else { donor.lendable };
+            left.wanted = left.wanted.saturating_sub(gives);
+            left.waiting = left.waiting.saturating_sub(gives);
         }
-        brought
+        let came = futures_util::future::join_all(pulls).await;
+        came.into_iter().fold(0, u64::saturating_add)
+    }
+
+    /// Asks one donor and accepts what it sent.
+    async fn pull(
+        self: &Arc<Router>,
+        layout: &Arc<Layout>,
+        donor_shard: ShardId,
+        pull: Pull,
+        deadline: Instant,
+    ) -> u64 {
+        let told = self.parley(donor_shard, Parley::Pull(pull), deadline).await;
+        let Some(Heard::Sent { sent, floor_sent }) = told else { return 0 };
+        self.accept(layout, pull, (sent, floor_sent), donor_shard).await
     }
 
     /// Accepts what a donor has sent, and lets it know.
     async fn accept(
         self: &Arc<Router>,
-        shard: ShardId,
         layout: &Arc<Layout>,
         pull: Pull,
-        sent: u64,
-        floor_sent: u64,
+        (sent, floor_sent): (u64, u64),
         donor_shard: ShardId,
     ) -> u64 {
+        let Some(shard) = layout.place_of(pull.to).map(|place| place.shard) else { return 0 };
         let accept =
             AcceptStock { to: layout.bucket(pull.to), from: pull.from.bucket, sent, floor_sent };
         let deadline = runtime::now() + PARLEY_MAX;

@@ -62,8 +62,14 @@ impl Cluster {
             let network = seat.network.clone();
             let services = std::slice::from_ref(&shard);
             let policy = Arc::new(NoTransfers);
-            let router =
-                Router::open(seat.node, services, members.clone(), network, ThirstLimits::trial(), policy);
+            let router = Router::open(
+                seat.node,
+                services,
+                members.clone(),
+                network,
+                ThirstLimits::trial(),
+                policy,
+            );
             let answering = Arc::downgrade(&router);
             *forward.lock() = Some(Box::new(move || {
                 let router = answering.upgrade().expect("the node is up");

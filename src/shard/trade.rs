@@ -195,7 +195,7 @@ impl Router {
         let asked = Asked { wanted, waiting: 0, free: own.free, rank: None };
         let deadline = runtime::now() + STEP_MAX;
         let survey = self.survey(&layout, deadline).await;
-        self.pull_from(shard, &layout, own, &survey, asked, 0, deadline).await;
+        self.pull_from(&layout, own, &survey, asked, 0, deadline).await;
     }
 
     /// Pulls `missing` units to a bucket here, from whoever has them: for a lower total.
@@ -214,7 +214,7 @@ impl Router {
         // Before every buyer who cannot be served by what is there anyway.
         let rank = Some(Rank { since: UnixMs(0), bucket: bucket.bucket });
         let asked = Asked { wanted: missing, waiting: missing, free: own.free, rank };
-        let brought = self.pull_from(shard, &layout, own, &survey, asked, 0, deadline).await;
+        let brought = self.pull_from(&layout, own, &survey, asked, 0, deadline).await;
         let left = survey.left_elsewhere(own, layout.buckets().len());
         Gathered { brought, left }
     }
