@@ -22,7 +22,7 @@ use crate::ledger::BucketId;
 pub(crate) struct Reading {
     /// Units that it could give: available and due. For a region, what it could lend to it.
     pub(crate) free: u64,
-    /// Units of live holds.
+    /// Units that may come back: of live holds, and those set aside for a lower total.
     pub(crate) held: u64,
     /// Whether it has sent units that it does not know to be accepted.
     pub(crate) unsettled: bool,

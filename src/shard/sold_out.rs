@@ -151,7 +151,8 @@ impl Router {
             }
             for level in &levels.buckets {
                 let free = if level.region == region { level.free } else { level.lendable };
-                let (held, credits) = (level.held, level.credits);
+                // What is set aside for a lower total comes back if that is given up.
+                let (held, credits) = (level.held.saturating_add(level.earmarked), level.credits);
                 let unsettled = !level.is_settled();
                 let reading = Reading { free, held, unsettled, credits };
                 round.buckets.insert(level.bucket, reading);

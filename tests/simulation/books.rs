@@ -64,8 +64,8 @@ pub(crate) struct Adjustment {
     pub(crate) delta: i64,
     pub(crate) sent: Us,
     pub(crate) acked: Option<Us>,
-    /// Whether it certainly changed nothing.
-    pub(crate) refused: bool,
+    /// Since when it is certain that it changed nothing.
+    pub(crate) refused: Option<Us>,
 }
 
 /// A placement that was refused for want of stock.

@@ -341,7 +341,10 @@ fn check_refusal(
     // Of a spread item it was true at some moment up to so long before.
     let age_us = if item.buckets > 1 { SOLD_OUT_AGE_US } else { 0 };
     let sent = refusal.sent.saturating_sub(age_us);
-    for change in books.adjustments.iter().filter(|one| one.item == refusal.item && !one.refused) {
+    // A lowering of a spread item sets units aside until it is given up.
+    let counts = |refused: u64| item.buckets > 1 && refused >= sent;
+    let of_item = books.adjustments.iter().filter(|one| one.item == refusal.item);
+    for change in of_item.filter(|one| one.refused.is_none_or(counts)) {
         let surely_before = change.acked.is_some_and(|acked| acked < sent);
         if (change.delta < 0 && change.sent < refusal.answered)
             || (change.delta > 0 && surely_before)
