@@ -13,9 +13,10 @@ use std::sync::atomic::AtomicI64;
 use std::time::{Duration, Instant};
 
 use holdfast::config::Config;
-use holdfast::ledger::{Command, Define, Definition, HoldRules, ItemName};
+use holdfast::ledger::{Command, Define, Definition, HoldRules, ItemName, NodeId, ShardId};
 use holdfast::node::{Counter, Office};
-use holdfast::shard::{Consistency, Desk, Hop, Outcome, Question, Request};
+use holdfast::peer::{Address, Lane, LocalIdentity, Network, PeerId, PeerLimits};
+use holdfast::shard::{Consistency, Desk, Hop, MemberSpec, Outcome, Question, Request};
 use holdfast::storage::RealDisk;
 use node_parts::{adopt, eventually, free_address, parts, spawner};
 use tempfile::TempDir;
@@ -95,12 +96,13 @@ impl Place {
     /// It starts, leads its shard, and has what it had.
     async fn starts(&self) {
         let desk = self.open().await;
-        eventually("it serves", async || {
+        // One that has just begun to lead has not applied its log yet.
+        eventually("it serves what it had", async || {
             let shards = desk.status().shards;
-            shards.iter().all(|shard| shard.paused.is_none()).then_some(())
+            let all = shards.iter().all(|one| one.paused.is_none() && one.figures.items > 0);
+            all.then_some(())
         })
         .await;
-        assert!(desk.status().shards[0].figures.items > 0);
         desk.0.stop().await;
     }
 }
@@ -152,6 +154,47 @@ fn copy_all(from: &Path, to: &Path) {
         fs::create_dir_all(to.parent().expect("a directory")).expect("it is made");
         fs::write(to, bytes).expect("it is written");
     }
+}
+
+/// Law 10, seen from the others: whoever comes back under a member's id with another log, wiped or
+/// made anew, is let in on no lane, so that it votes and is appended to nowhere.
+#[tokio::test]
+async fn peers_accept_votes_and_appends_from_no_other_pair_of_node_and_log() {
+    let place = Place::new();
+    let desk = place.open().await;
+    let own = adopt(&desk, "c1", 1).await;
+    let log_uuid = u128::from_str_radix(&own.log_uuid, 16).expect("hexadecimal").to_be_bytes();
+    let second = MemberSpec {
+        node: NodeId(2),
+        log_uuid: "02".repeat(16),
+        peer_addr: free_address().to_string(),
+        ..own.clone()
+    };
+    desk.begin(vec![own.clone(), second]).await.expect("it begins");
+    let lanes = [Lane::Vote, Lane::Append, Lane::Snapshot, Lane::Forward];
+    let ask = async |cluster: u8, node: u64, log: u8, lane: Lane| {
+        let id = PeerId { node: NodeId(node), log_uuid: [log; 16] };
+        let caller =
+            Network::tcp(LocalIdentity { cluster_id: [cluster; 16], id }, PeerLimits::default());
+        let to = Address { node: NodeId(1), log_uuid, addr: own.peer_addr.clone() };
+        let shard = (lane != Lane::Forward).then_some(ShardId(0));
+        let link = caller.link(to, shard, lane);
+        let deadline = holdfast::runtime::now() + Duration::from_secs(20);
+        // No lane knows this kind of call: whoever is let in is told so, or hung up on.
+        let answer = link.send(u16::MAX, Vec::new().into(), deadline).await;
+        println!("cluster {cluster:x}, node {node}, log {log:x}, {lane:?}: {answer:?}");
+        (caller.counters().dial_refusals, answer.err().map(|error| error.to_string()))
+    };
+    for lane in lanes {
+        assert_eq!(ask(0xc1, 2, 2, lane).await.0, 0, "the member itself is let in: {lane:?}");
+        for (cluster, node, log) in [(0xc1, 2, 3), (0xc1, 3, 2), (0xc1, 2, 0), (0xc2, 2, 2)] {
+            let (refusals, words) = ask(cluster, node, log, lane).await;
+            let words = words.expect("nobody answers a stranger");
+            assert_eq!(refusals, 1, "node {node} with log {log} on {lane:?}: {words}");
+            assert!(words.contains("no member") || words.contains("foreign cluster"), "{words}");
+        }
+    }
+    desk.0.stop().await;
 }
 
 /// Knocks at a peer port until it opens, and tells how often it was refused before.

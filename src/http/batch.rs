@@ -58,7 +58,7 @@ pub(crate) async fn run(front: &Front, call: &Call) -> Result<Response, Failure>
                 let place = places.next().expect("one was packed for each place");
                 (CommandOf::Place(place.clone()), Asked::Place(place))
             }
-            Slot::Other(verb, command) => (packed(command), Asked::Other(verb)),
+            Slot::Other(verb, command) => (packed(*command), Asked::Other(verb)),
             Slot::Broken(problem) => {
                 asked.push(Asked::Broken(problem));
                 continue;
@@ -82,7 +82,7 @@ pub(crate) async fn run(front: &Front, call: &Call) -> Result<Response, Failure>
 enum Slot {
     /// A placement, which was packed.
     Place,
-    Other(Verb, Command),
+    Other(Verb, Box<Command>),
     Broken(Box<Problem>),
 }
 
@@ -177,7 +177,7 @@ fn read(operation: Json<'_>, tenant: &str, packer: &mut Packer) -> Result<Slot, 
     if command.is_some() || verb == Verb::Void {
         fields.end(&mut broken);
     }
-    Ok(Slot::Other(verb, whole(command, keyless, broken)?))
+    Ok(Slot::Other(verb, Box::new(whole(command, keyless, broken)?)))
 }
 
 /// Passes what was read of an operation when it has its key and no rule was broken.

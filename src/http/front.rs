@@ -273,7 +273,7 @@ impl Front {
     ///
     /// `not-serving` before `cluster init`.
     pub(crate) fn all_shards(&self) -> Result<Vec<ShardId>, Failure> {
-        let shards: Vec<ShardId> = self.desk.status().shards.iter().map(|s| s.shard).collect();
+        let shards = self.desk.shards();
         if shards.is_empty() {
             return Err(Problem::new(ProblemKind::NotServing, health::NOT_INITIALISED).into());
         }

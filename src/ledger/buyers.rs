@@ -126,8 +126,9 @@ impl Buyers {
         self.live.range((name, 0)..=(name, u32::MAX)).map(|(_, low)| *low)
     }
 
-    /// Follows a change of the buyer's record with these low bits of its sequence; [`Buyers::begin`]
-    /// comes before it for a new one. `units` tells the units of another live hold.
+    /// Follows a change of the buyer's record with these low bits of its sequence: (before, after).
+    /// Of a new record [`Buyers::begin`] is asked first. `units` tells the units of another live
+    /// hold.
     pub(super) fn follow(
         &mut self,
         hash: u64,

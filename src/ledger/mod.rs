@@ -22,7 +22,6 @@ mod encoding;
 mod escrow;
 mod find;
 mod gist;
-mod glance;
 mod hold;
 mod ids;
 mod item;
@@ -30,6 +29,7 @@ mod lapse;
 mod layout;
 mod level;
 mod load;
+mod lookahead;
 mod lowering;
 mod page;
 mod place;
@@ -191,7 +191,7 @@ impl Ledger {
         self.sweep_due();
         self.forget_old(batch.commands.len());
         let mut traces = std::mem::take(&mut self.books.traces);
-        self.glance(batch, &mut traces);
+        self.look_ahead(batch, &mut traces);
         let mut next = traces.iter();
         for command in &batch.commands {
             answer(match command.placing() {

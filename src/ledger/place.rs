@@ -3,8 +3,6 @@
 //! Promises: receipts come before mode, limit and stock, always; one (item number, region, buyer,
 //! key) makes at most one record; a refusal leaves nothing.
 
-use std::sync::Arc;
-
 use super::answer::{Answer, PauseReason, Placed, Refusal};
 use super::bounds::{self, Decided, invalid, refuse};
 use super::bucket::Bucket;
@@ -241,7 +239,7 @@ impl Ledger {
             key: place.key,
             buyer: place.buyer,
             reference: place.reference,
-            rules: Arc::clone(&item.rules),
+            rules: &item.rules,
             quantity: place.quantity,
             placed_at: books.now.0,
             expires_at,
@@ -250,16 +248,19 @@ impl Ledger {
             standing: Standing::Held,
         });
         let sequence = bucket.insert(trace, record, books);
-        self.schedule_first(spot.bucket);
+        if bucket.forget_at.is_none() {
+            self.schedule_forgetting(spot.bucket);
+        }
         self.placed(spot, sequence, expires_at, extends_left)
     }
 
     /// The answer to a placement that made a hold.
     fn placed(&self, spot: Spot, sequence: u64, expires_at: u64, extends_left: u32) -> Answer {
-        let found = self.items.get(&spot.item).zip(self.buckets.get(&spot.bucket));
-        let Some((item, bucket)) = found.filter(|_| !self.books.unanswered) else {
+        if self.books.unanswered {
             return Answer::Settled;
-        };
+        }
+        let found = self.items.get(&spot.item).zip(self.buckets.get(&spot.bucket));
+        let Some((item, bucket)) = found else { return Answer::Settled };
         Answer::Placed(Placed {
             id: self.id_of(bucket, spot.slot, sequence),
             region: item.region_name(spot.region),
@@ -300,7 +301,7 @@ impl Ledger {
             key: &void.scope.key,
             buyer: void.scope.buyer.as_deref(),
             reference: None,
-            rules: Arc::clone(&item.rules),
+            rules: &item.rules,
             quantity: 0,
             placed_at: now,
             expires_at: now,
@@ -310,7 +311,9 @@ impl Ledger {
         });
         let trace = Trace::of(&books.settings, record.buyer(), record.key());
         bucket.insert(trace, record, books);
-        self.schedule_first(spot.bucket);
+        if bucket.forget_at.is_none() {
+            self.schedule_forgetting(spot.bucket);
+        }
         Answer::Voided
     }
 }

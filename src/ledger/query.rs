@@ -233,7 +233,6 @@ pub struct PairLevel {
 }
 
 /// What became of a key.
-#[expect(clippy::large_enum_variant, reason = "it lives for one answer")]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Receipt {
     /// It made this hold.

@@ -4,8 +4,6 @@
 //! (`chunk.rs`): what is here is those bytes read, a view that borrows the texts, or what a
 //! placement is about to write. Never decides anything.
 
-use std::sync::Arc;
-
 use super::command::HoldRules;
 use super::record_bytes::Operations;
 
@@ -189,7 +187,7 @@ pub(super) struct NewRecord<'a> {
     /// The reference.
     pub(super) reference: Option<&'a str>,
     /// The rules.
-    pub(super) rules: Arc<RuleSet>,
+    pub(super) rules: &'a RuleSet,
     /// Units.
     pub(super) quantity: u64,
     /// Ledger time.

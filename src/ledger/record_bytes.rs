@@ -231,8 +231,6 @@ fn decode_operation(reader: &mut Reader<'_>) -> Option<Operation> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::super::command::HoldRules;
     use super::super::gist::Gist;
     use super::super::record::NewRecord;
@@ -255,11 +253,12 @@ mod tests {
             extends_max: u32::MAX,
             lifetime_ms_max: u64::MAX,
         };
+        let rules = RuleSet::new(&rules, Some(u64::MAX));
         let mut record = Record::new(NewRecord {
             key: &text,
             buyer: Some(&text),
             reference: Some(&text),
-            rules: Arc::new(RuleSet::new(&rules, Some(u64::MAX))),
+            rules: &rules,
             quantity: u64::MAX,
             placed_at: u64::MAX,
             expires_at: u64::MAX - 1,
@@ -293,12 +292,12 @@ mod tests {
 
     #[test]
     fn every_mark_has_one_spelling_and_the_other_is_refused() {
-        let rules = Arc::new(RuleSet { rules: (1, 2, 3, 4), limit: None });
+        let rules = RuleSet { rules: (1, 2, 3, 4), limit: None };
         let mut record = Record::new(NewRecord {
             key: "k",
             buyer: None,
             reference: None,
-            rules,
+            rules: &rules,
             quantity: 1,
             placed_at: 1_000,
             expires_at: 1_060,

@@ -1,5 +1,5 @@
-//! A run of neighbouring chunks of a slot, and what is marked of them: which holds fall due in the
-//! order of their sequences, and which pages are dirty for which database.
+//! Some neighbouring chunks of a slot, and what is marked of them: which holds stand in the rows
+//! that fall due in order, and which pages are dirty for which database.
 //!
 //! Invariants: a page that exists is dirty for a turn when its bit says so, a page that is gone
 //! when [`Pages`] lists it, so marking a page is setting a bit; the bits are those of `epoch`, and
@@ -8,6 +8,7 @@
 
 use super::chunk::{self, CHUNK_RECORDS};
 use super::cut::Plan;
+use super::lapse::ROWS;
 
 /// Chunks a segment.
 const SEGMENT_CHUNKS: u64 = 16;
@@ -25,8 +26,8 @@ pub(super) struct Segment {
     /// Its number: the sequence / [`SEGMENT_RECORDS`] of all its records.
     pub(super) number: u64,
     chunks: [Vec<u8>; SEGMENT_CHUNKS as usize],
-    /// The live holds whose deadlines are in the order of their sequences (`lapse.rs`).
-    in_order: u128,
+    /// The live holds of each row (`lapse.rs`).
+    rows: [u128; ROWS],
     epoch: u32,
     /// Pages that are dirty for the next cut of each turn.
     dirty: [u16; 2],
@@ -42,7 +43,7 @@ impl Segment {
         Segment {
             number,
             chunks: Default::default(),
-            in_order: 0,
+            rows: [0; ROWS],
             epoch: plan.epoch,
             dirty: [0; 2],
             pending: [0; 2],
@@ -77,30 +78,30 @@ impl Segment {
         })
     }
 
-    // Holds in order.
+    // Rows of holds.
 
-    /// Whether a hold is marked.
-    pub(super) fn is_in_order(&self, sequence: u64) -> bool {
-        self.in_order & record_bit(sequence) != 0
+    /// The row in which a hold stands.
+    pub(super) fn row_of(&self, sequence: u64) -> Option<usize> {
+        self.rows.iter().position(|row| row & record_bit(sequence) != 0)
     }
 
-    /// Marks a hold.
-    pub(super) fn put_in_order(&mut self, sequence: u64) {
-        self.in_order |= record_bit(sequence);
+    /// Puts a hold in a row.
+    pub(super) fn enter_row(&mut self, row: usize, sequence: u64) {
+        self.rows[row] |= record_bit(sequence);
     }
 
-    /// Takes a hold's mark away.
-    pub(super) fn take_from_order(&mut self, sequence: u64) {
-        self.in_order &= !record_bit(sequence);
+    /// Takes a hold out of a row.
+    pub(super) fn leave_row(&mut self, row: usize, sequence: u64) {
+        self.rows[row] &= !record_bit(sequence);
     }
 
-    /// The first marked hold after a sequence.
-    pub(super) fn next_in_order(&self, after: u64) -> Option<u64> {
+    /// The first hold of a row after a sequence.
+    pub(super) fn next_in_row(&self, row: usize, after: u64) -> Option<u64> {
         let first = self.number.saturating_mul(SEGMENT_RECORDS);
         let left = match after.checked_sub(first) {
-            None => self.in_order,
+            None => self.rows[row],
             Some(place) if place < SEGMENT_RECORDS - 1 => {
-                self.in_order & u128::MAX << place.saturating_add(1)
+                self.rows[row] & u128::MAX << place.saturating_add(1)
             }
             Some(_) => 0,
         };

@@ -134,6 +134,12 @@ impl Slot {
         self.segments.binary_search_by_key(&number, |segment| segment.number)
     }
 
+    /// Looks at where the next record will be written.
+    pub(super) fn glance_behind(&self) -> usize {
+        let Some(last) = self.segments.last() else { return 0 };
+        usize::from(last.chunk(self.next).last().copied().unwrap_or(0))
+    }
+
     /// Writes a record behind all others. Its segment exists.
     pub(super) fn append(&mut self, sequence: u64, record: &[u8]) {
         if place_of(sequence) == 0 {

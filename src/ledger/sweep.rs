@@ -81,15 +81,7 @@ impl Ledger {
         }
     }
 
-    /// Notes when a bucket's oldest generation is over, if it had none until now: a younger one
-    /// changes nothing.
-    pub(super) fn schedule_first(&mut self, key: BucketRef) {
-        if self.buckets.get(&key).is_some_and(|bucket| bucket.forget_at.is_none()) {
-            self.schedule_forgetting(key);
-        }
-    }
-
-    /// Notes when a bucket's oldest generation is over.
+    /// Notes when a bucket's oldest generation is over. A younger one changes nothing.
     pub(super) fn schedule_forgetting(&mut self, key: BucketRef) {
         let retention = self.retention((key.home, key.item));
         let Some(bucket) = self.buckets.get_mut(&key) else { return };

@@ -54,7 +54,8 @@ impl<E: Entry> Table<E> {
     /// both are near when they are asked for; tells whether anything stands there.
     pub(super) fn glance(&self, hash: u32) -> bool {
         let home = self.home(hash);
-        let next = home.saturating_add(LINE_BYTES / size_of::<E>());
+        let line = LINE_BYTES.checked_div(size_of::<E>()).unwrap_or(1);
+        let next = home.saturating_add(line);
         !self.at(home).is_nothing() | !self.at(next).is_nothing()
     }
 

@@ -109,13 +109,12 @@ impl EntryBuilder {
     /// Adds a command, or says `false` when it does not fit any more.
     pub fn push(&mut self, command: &PackedCommand) -> bool {
         let before = self.bytes.len();
-        let encoded = match command {
-            CommandOf::Place(place) => {
-                self.bytes.extend_from_slice(&PLACE_NUMBER.to_le_bytes());
-                self.bytes.extend_from_slice(&place.0);
-                true
-            }
-            other => codec::encode_into(&mut self.bytes, other).is_ok(),
+        let encoded = if let CommandOf::Place(place) = command {
+            self.bytes.extend_from_slice(&PLACE_NUMBER.to_le_bytes());
+            self.bytes.extend_from_slice(&place.0);
+            true
+        } else {
+            codec::encode_into(&mut self.bytes, command).is_ok()
         };
         if !encoded || (self.count > 0 && self.bytes.len() > self.bytes_max) {
             self.bytes.truncate(before);

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::desk::{Consistency, Question, Reply};
 use super::home::Inbox;
-use crate::ledger::ShardId;
+use crate::ledger::{Query, ShardId};
 use crate::raft::PackedCommand;
 use crate::runtime::Instant;
 
@@ -70,6 +70,15 @@ pub(crate) struct Addressed {
     pub(crate) shard: ShardId,
     pub(crate) question: Question,
     pub(crate) consistency: Consistency,
+}
+
+impl Addressed {
+    /// Tells whether only the shard's thread can answer it.
+    pub(crate) fn needs_the_shard(&self) -> bool {
+        let by_state = matches!(self.question, Question::Query { ref query, .. }
+            if !matches!(query, Query::Receipt(_)));
+        self.consistency != Consistency::Linearizable && !by_state
+    }
 }
 
 /// What one caller asked at once. Its questions stay here, wherever their asks go, so that a caller

@@ -112,6 +112,12 @@ pub trait Desk: Send + Sync + 'static {
     /// Tells how the node and its shards are.
     fn status(&self) -> NodeStatus;
 
+    /// Names the node's shards. [`Desk::status`] walks every bucket, under the lock that the ledger
+    /// is changed under: who only wants their numbers asks here.
+    fn shards(&self) -> Vec<ShardId> {
+        self.status().shards.iter().map(|shard| shard.shard).collect()
+    }
+
     /// First step of `cluster init` on an empty node: it takes the identity that it is given, makes
     /// its log, and tells the log's uuid. The same offer again gives the same answer.
     fn adopt(&self, offer: Adopt) -> BoxFuture<'static, Result<Adopted, String>>;

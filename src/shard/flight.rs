@@ -3,7 +3,7 @@
 //! A key leaves only when its entry is applied here, or an entry of a greater leader id is (then
 //! the receipt decides); never because a deadline passed or a client went away.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -160,7 +160,9 @@ pub(crate) enum InTheWay {
 /// The in-flight table of one shard.
 #[derive(Debug, Default)]
 pub(crate) struct Flights {
-    keys: HashMap<FlightKey, Vec<Ask>, Fast>,
+    keys: HashSet<FlightKey, Fast>,
+    /// Those who wait for the outcome of a key, if any do.
+    joined: HashMap<FlightKey, Vec<Ask>, Fast>,
     units: HashMap<BucketRef, u64, Fast>,
     buyers: HashMap<u64, u64, Fast>,
 }
@@ -168,7 +170,7 @@ pub(crate) struct Flights {
 impl Flights {
     /// Tells whether a key is in flight.
     pub(crate) fn holds(&self, key: FlightKey) -> bool {
-        self.keys.contains_key(&key)
+        self.keys.contains(&key)
     }
 
     /// Returns how many keys are in flight.
@@ -178,7 +180,7 @@ impl Flights {
 
     /// Lets a question wait for the outcome of the key that is in flight.
     pub(crate) fn join(&mut self, key: FlightKey, ask: Ask) {
-        self.keys.entry(key).or_default().push(ask);
+        self.joined.entry(key).or_default().push(ask);
     }
 
     /// Weighs a demand against what is in flight.
@@ -202,7 +204,7 @@ impl Flights {
     pub(crate) fn take(&mut self, claim: &Claim, board: &FlightBoard) {
         if let Some(key) = claim.key {
             board.cell(key).fetch_add(1, Ordering::AcqRel);
-            self.keys.entry(key).or_default();
+            self.keys.insert(key);
         }
         if let Some(bucket) = claim.demand.bucket {
             *self.units.entry(bucket).or_default() += claim.demand.quantity;
@@ -232,6 +234,11 @@ impl Flights {
         }
         let Some(key) = claim.key else { return Vec::new() };
         board.cell(key).fetch_sub(1, Ordering::AcqRel);
-        self.keys.remove(&key).unwrap_or_default()
+        self.keys.remove(&key);
+        if self.joined.is_empty() {
+            Vec::new()
+        } else {
+            self.joined.remove(&key).unwrap_or_default()
+        }
     }
 }

@@ -208,6 +208,11 @@ impl Router {
             order.push(at);
             asked.push(Addressed { shard, question, consistency });
         }
+        if by_shard.len() == 1 && replies.is_empty() {
+            // Then they stand in the order in which they were asked.
+            let Some((shard, (_, asked))) = by_shard.pop_first() else { return Vec::new() };
+            return self.answer_group(shard, asked, deadline, hop).await;
+        }
         let groups = by_shard.into_iter().map(|(shard, (order, asked))| {
             let router = Arc::clone(&self);
             async move { (order, router.answer_group(shard, asked, deadline, hop).await) }
@@ -230,11 +235,13 @@ impl Router {
         }
         let Here { mut replies, moved } = self.here(questions, deadline).await;
         if !moved.is_empty() {
-            let (order, questions) = moved.into_iter().unzip();
+            let (order, questions): (Vec<usize>, Vec<_>) = moved.into_iter().unzip();
             let elsewhere = self.elsewhere(shard, questions, deadline, hop).await;
-            replies.put_all(order, elsewhere);
+            for (at, reply) in order.into_iter().zip(elsewhere) {
+                replies[at] = reply;
+            }
         }
-        replies.finish()
+        replies
     }
 
     /// Answers questions to one shard that another node forwarded: here or not at all.
@@ -249,7 +256,7 @@ impl Router {
         }
         let asked = |(question, consistency)| Addressed { shard, question, consistency };
         let asked = questions.into_iter().map(asked).collect();
-        self.here(asked, deadline).await.replies.finish()
+        self.here(asked, deadline).await.replies
     }
 
     /// Asks a shard by its number, wherever it is led.
@@ -271,8 +278,11 @@ impl Router {
     }
 
     async fn here(self: &Arc<Router>, questions: Vec<Addressed>, deadline: Instant) -> Here {
-        let mut replies = Replies::new(questions.len());
         let alone = questions.len() == 1;
+        if !alone && questions.iter().all(Addressed::needs_the_shard) {
+            return self.ask_home(questions, deadline).await;
+        }
+        let mut replies = Replies::new(questions.len());
         let (mut order, mut sent) = (Vec::new(), Vec::with_capacity(questions.len()));
         for (at, asked) in questions.into_iter().enumerate() {
             let place = &self.places[usize::from(asked.shard.0)];
@@ -285,26 +295,35 @@ impl Router {
             }
         }
         if sent.is_empty() {
-            return Here { replies, moved: Vec::new() };
+            return Here { replies: replies.finish(), moved: Vec::new() };
         }
-        let Some(sent) = self.home().send(sent, deadline) else {
-            let shed = vec![reply(Outcome::Overloaded); order.len()];
-            replies.put_all(order, shed);
-            return Here { replies, moved: Vec::new() };
-        };
-        let answers = sent.answers.await.unwrap_or_default();
-        // Nothing was taken of these: leadership is on its way to another node.
-        let moved = order.iter().zip(&answers).zip(&sent.enquiry.questions);
-        let moved = moved.filter(|((_, reply), _)| is_moving(reply));
-        let moved = moved.map(|((at, _), asked)| (*at, asked.clone())).collect();
-        let dry = answers.iter().zip(&order).zip(&sent.enquiry.questions);
-        let dry = dry.filter(|((reply, _), _)| is_dry(reply));
-        let dry: Vec<_> =
-            dry.map(|((reply, at), asked)| (*at, asked.clone(), reply.clone())).collect();
+        let Here { replies: answers, mut moved } = self.ask_home(sent, deadline).await;
+        for (at, _) in &mut moved {
+            *at = order[*at];
+        }
         replies.put_all(order, answers);
+        Here { replies: replies.finish(), moved }
+    }
+
+    /// Puts questions to their shards' threads.
+    async fn ask_home(self: &Arc<Router>, questions: Vec<Addressed>, deadline: Instant) -> Here {
+        let count = questions.len();
+        let Some(sent) = self.home().send(questions, deadline) else {
+            return Here { replies: vec![reply(Outcome::Overloaded); count], moved: Vec::new() };
+        };
+        let unknown = |_| vec![reply(Outcome::Unknown); count];
+        let mut replies = sent.answers.await.unwrap_or_else(unknown);
+        // Nothing was taken of these: leadership is on its way to another node.
+        let moved = replies.iter().zip(&sent.enquiry.questions).enumerate();
+        let moved = moved.filter(|(_, (reply, _))| is_moving(reply));
+        let moved = moved.map(|(at, (_, asked))| (at, asked.clone())).collect();
+        let dry = replies.iter().zip(&sent.enquiry.questions).enumerate();
+        let dry = dry.filter(|(_, (reply, _))| is_dry(reply));
+        let dry: Vec<_> =
+            dry.map(|(at, (reply, asked))| (at, asked.clone(), reply.clone())).collect();
         if !dry.is_empty() {
             for (at, reply) in self.slake_all(dry, deadline).await {
-                replies.put(at, reply);
+                replies[at] = reply;
             }
         }
         Here { replies, moved }
@@ -415,6 +434,11 @@ impl Replies {
         Replies(std::iter::repeat_with(|| None).take(count).collect())
     }
 
+    /// Tells whether there is none yet.
+    fn is_empty(&self) -> bool {
+        self.0.iter().all(Option::is_none)
+    }
+
     fn put(&mut self, at: usize, reply: Reply) {
         self.0[at] = Some(reply);
     }
@@ -435,7 +459,7 @@ impl Replies {
 /// What this node made of the questions that it was asked.
 #[derive(Debug)]
 struct Here {
-    replies: Replies,
+    replies: Vec<Reply>,
     /// Those of which nothing was taken because leadership moves, with their places.
     moved: Vec<(usize, Addressed)>,
 }

@@ -2,6 +2,7 @@
 //! answered by its receipt when its entry went astray.
 
 use super::*;
+use crate::ledger::NodeId;
 use crate::shard::home::WATCH_EVERY;
 
 #[test]
@@ -155,6 +156,28 @@ fn an_entry_whose_fate_went_astray_is_answered_by_its_receipt() {
         let (hold, replayed) = held(one(first).await);
         let again = bench.take(place("k", 1)).await;
         assert_eq!((held(one(again).await), replayed), ((hold, true), true));
+        assert!(bench.is_idle());
+    });
+}
+
+/// Two nodes may lead in one term: only the whole leader id says that another has taken over.
+#[test]
+fn an_entry_in_doubt_is_decided_by_a_greater_leader_of_its_term_and_not_by_its_own() {
+    run(async {
+        let mut bench = Bench::open(limits(), 5).await;
+        let mut first = bench.take(place("k", 1)).await;
+        let ticket = bench.gather().ticket;
+        bench.writer.decided(ticket, Err(ProposeError::Unknown("gone".to_owned())));
+        bench.alone.apply(&[place("of-its-own-leadership", 1)]).await;
+        bench.work().await;
+        assert!(first.try_recv().is_err(), "it may still commit");
+        assert_eq!(bench.writer.gate.flights.len(), 1);
+        for entry in &mut bench.writer.flying {
+            assert!(entry.leader.node > NodeId(0));
+            entry.leader.node = NodeId(0);
+        }
+        bench.work().await;
+        assert_eq!(one(first).await, Outcome::Paused(PauseReason::Moving), "nothing was taken");
         assert!(bench.is_idle());
     });
 }
