@@ -12,6 +12,7 @@ mod demo;
 mod hold;
 mod huge_pages;
 mod item;
+mod layout;
 mod local_cluster;
 mod output;
 mod progress;
