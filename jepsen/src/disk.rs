@@ -9,6 +9,9 @@ use crate::tool;
 /// Bytes of a node's disk.
 const DISK_BYTES: u64 = 320 << 20;
 
+/// Copies that are tried until one is of one moment.
+const SNAPSHOTS_MAX: u32 = 8;
+
 /// What nodes keep their data on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Medium {
@@ -93,8 +96,15 @@ impl Disk {
     pub(crate) async fn snapshot(&self) -> Result<PathBuf, String> {
         let copy = self.image.with_extension("copy");
         let (image, to) = (self.image.to_string_lossy(), copy.to_string_lossy());
-        tool::run("cp", &["--sparse=always", &image, &to]).await?;
-        Ok(copy)
+        for _ in 0..SNAPSHOTS_MAX {
+            tool::run("cp", &["--sparse=always", &image, &to]).await?;
+            // The file system commits by itself now and then: a copy that it wrote into is torn as
+            // no power cut tears.
+            if tool::run("cmp", &["-s", &image, &to]).await.is_ok() {
+                return Ok(copy);
+            }
+        }
+        Err("the image changed during every copy".to_owned())
     }
 
     /// Puts a copy in the place of the image and says whether its journal has to be replayed: the

@@ -6,7 +6,7 @@
 //! their proofs and the final reads are all in here: a verdict can be given from the file alone.
 
 use std::collections::HashMap;
-use std::io::{BufRead, Write};
+use std::io::BufRead;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -305,11 +305,11 @@ impl<'a> Op<'a> {
         self.asked().consistency.as_deref() == Some("local")
     }
 
-    /// Whether this very attempt changed the log.
+    /// Whether this very attempt has certainly changed the log. A void does not say whether it was
+    /// the first of its key.
     pub(crate) fn is_fresh_change(&self) -> bool {
         let replayed = self.told().is_some_and(|told| told.replayed == Some(true));
-        let found = self.f() == Act::Void && self.row().is_some();
-        self.is_ok() && self.f().changes() && !replayed && !found
+        self.is_ok() && self.f().changes() && self.f() != Act::Void && !replayed
     }
 
     /// When it ended; the end of time when that is unknown.
@@ -348,20 +348,6 @@ impl History {
             events.push(event);
         }
         Ok(History { events })
-    }
-
-    /// Writes JSON lines.
-    ///
-    /// # Errors
-    ///
-    /// When the file cannot be written.
-    pub(crate) fn write(&self, path: &Path) -> std::io::Result<()> {
-        let mut file = std::io::BufWriter::new(std::fs::File::create(path)?);
-        for event in &self.events {
-            serde_json::to_writer(&mut file, event)?;
-            file.write_all(b"\n")?;
-        }
-        file.flush()
     }
 
     /// Pairs invocations and completions, in the order of the invocations.

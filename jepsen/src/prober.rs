@@ -11,6 +11,8 @@ use crate::workload::LONG_MS;
 
 /// How long a shard is waited for. More than this is as bad as never.
 const GIVEN_UP: Duration = Duration::from_secs(25);
+/// Between two placements that failed.
+const LOOK_AGAIN: Duration = Duration::from_millis(15);
 /// Names that are tried for one item on each shard.
 const NAMES_MAX: u64 = 200;
 /// Units of a probed item: never too few.
@@ -97,6 +99,8 @@ impl Prober {
                     waiting.retain(|other| *other != shard);
                     let ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
                     self.say(shard, Some(ms));
+                } else {
+                    tokio::time::sleep(LOOK_AGAIN).await;
                 }
             }
         }

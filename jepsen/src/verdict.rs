@@ -66,10 +66,13 @@ pub(crate) struct FaultCount {
 /// Figures of a history.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Figures {
+    /// Operations that reached a node: what found no connection is not counted.
     pub(crate) operations: u64,
     pub(crate) ok: u64,
     pub(crate) fail: u64,
     pub(crate) info: u64,
+    /// Attempts that found no connection.
+    pub(crate) unsent: u64,
     /// By what was asked: ok, fail, info.
     pub(crate) by_act: BTreeMap<String, [u64; 3]>,
     /// Refusals by slug.
@@ -112,6 +115,10 @@ pub(crate) fn count(history: &History, report: &Report) -> Figures {
     let mut kinds: BTreeSet<&str> = BTreeSet::new();
     let mut recoveries: Vec<u64> = Vec::new();
     for op in history.ops() {
+        if op.kind() == Kind::Fail && op.told().is_some_and(|told| told.status.is_none()) {
+            figures.unsent += 1;
+            continue;
+        }
         figures.operations += 1;
         let act = serde_json::to_value(op.f()).expect("a word");
         let counts = figures.by_act.entry(act.as_str().unwrap_or_default().to_owned()).or_default();
@@ -238,8 +245,8 @@ impl Judgement {
         }
         let _ = writeln!(
             out,
-            "\n{} nodes, {}; {} s; {} operations: {} ok, {} refused, {} unknown; \
-             {} unresolved ({:.3} %)",
+            "\n{} nodes, {}; {} s; {} operations: {} ok, {} refused, {} unknown \
+             ({} unresolved, {:.3} %); {} more found no connection",
             self.nodes,
             self.ground,
             f.seconds,
@@ -248,7 +255,8 @@ impl Judgement {
             f.fail,
             f.info,
             f.unresolved,
-            f.unresolved_percent
+            f.unresolved_percent,
+            f.unsent
         );
         let _ = writeln!(
             out,

@@ -181,6 +181,19 @@ impl<'a> Book<'a> {
     }
 }
 
+impl Sight<'_> {
+    /// Sorts sights by the log. One entry may change a hold twice: then the later state counts.
+    pub(crate) fn rank(&self) -> (u64, u8) {
+        let rank = match self.row.state {
+            Standing::Held => 0,
+            Standing::Expired => 1,
+            Standing::Sold => 2,
+            Standing::Released | Standing::Returned => 3,
+        };
+        (self.row.revision, rank)
+    }
+}
+
 /// Whether a hold that stood so may stand so later.
 pub(crate) fn may_become(before: Standing, after: Standing) -> bool {
     match before {

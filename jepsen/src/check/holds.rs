@@ -17,7 +17,8 @@ fn nothing_lost(book: &Book<'_>, report: &mut Report) {
     for (id, sights) in &book.holds {
         let Some(item) = book.item_of.get(id).and_then(|name| book.item(name)) else { continue };
         let Some(last) = item.last else { continue };
-        let newest = sights.iter().max_by_key(|sight| sight.row.revision).expect("at least one");
+        let told = sights.iter().filter(|sight| book.ops[sight.op].f() != Act::Holds);
+        let Some(newest) = told.max_by_key(|sight| sight.rank()) else { continue };
         let found = last.iter().find(|row| row.id == **id);
         let Some(found) = found else {
             outcome.expect(false, || {
@@ -39,15 +40,10 @@ fn ends_once(book: &Book<'_>, report: &mut Report) {
     let outcome = report.of(Property::HoldEndsOnce);
     for (id, sights) in &book.holds {
         let mut by_revision: Vec<&Sight<'_>> = sights.iter().collect();
-        by_revision.sort_by_key(|sight| sight.row.revision);
+        by_revision.sort_by_key(|sight| sight.rank());
         for pair in by_revision.windows(2) {
             let (a, b) = (pair[0], pair[1]);
-            let fits = if a.row.revision == b.row.revision {
-                let lapse = |s: Standing| matches!(s, Standing::Held | Standing::Expired);
-                a.row.state == b.row.state || (lapse(a.row.state) && lapse(b.row.state))
-            } else {
-                may_become(a.row.state, b.row.state)
-            };
+            let fits = may_become(a.row.state, b.row.state);
             outcome.expect(fits, || {
                 let (first, second) = (book.ops[a.op].show(), book.ops[b.op].show());
                 format!("hold {id} was {:?}, then {:?}: {first}; {second}", a.row.state, b.row.state)

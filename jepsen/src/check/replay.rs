@@ -176,7 +176,7 @@ fn hold_effects<'a>(
     effects: &mut Vec<Effect<'a>>,
 ) -> Result<(), String> {
     let mut by_revision: Vec<&Sight<'a>> = sights.iter().collect();
-    by_revision.sort_by_key(|sight| sight.row.revision);
+    by_revision.sort_by_key(|sight| sight.rank());
     let Some(first) = by_revision.first() else { return Ok(()) };
     let row = first.row;
     let (units, buyer) = (signed(row.quantity), row.buyer.as_deref());

@@ -140,7 +140,13 @@ async fn power_cut(cluster: &mut Cluster, nodes: Vec<u64>) -> Result<Strike, Str
     }
     let mut copies = Vec::new();
     for node in &nodes {
-        copies.push(cluster.node(*node).disk.snapshot().await?);
+        match cluster.node(*node).disk.snapshot().await {
+            Ok(copy) => copies.push(copy),
+            Err(why) => {
+                super::process::wake(cluster, &nodes)?;
+                return Err(why);
+            }
+        }
     }
     let mut proof = Vec::new();
     let mut effective = true;

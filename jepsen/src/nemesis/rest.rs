@@ -63,10 +63,14 @@ impl Nemesis {
 
     async fn harm(&mut self, fault: Fault, data: &Path) -> Result<(String, Damage), String> {
         if fault == Fault::FlipPages {
-            return Ok((flip_pages(data, &mut self.dice)?, Damage::Kept));
+            let words = flip_pages(data, &mut self.dice)?;
+            sync(data).await?;
+            return Ok((words, Damage::Kept));
         }
+        // The very same files are put aside, and a copy is harmed.
         let kept = data.with_extension("kept");
-        let (from, to) = (data.to_string_lossy(), kept.to_string_lossy());
+        std::fs::rename(data, &kept).map_err(|e| e.to_string())?;
+        let (from, to) = (kept.to_string_lossy(), data.to_string_lossy());
         tool::run("cp", &["-a", "--sparse=always", &from, &to]).await?;
         let harmed = match fault {
             Fault::FlipLog => flip_log(data, &mut self.dice),
@@ -74,6 +78,7 @@ impl Nemesis {
             Fault::Wipe => wipe(data),
             other => Err(format!("{} is no damage", other.name())),
         };
+        sync(data).await?;
         match harmed {
             Ok(words) => Ok((words, Damage::Aside(kept))),
             Err(why) => {
@@ -114,8 +119,14 @@ pub(super) async fn mend(
         std::fs::remove_dir_all(&data).map_err(|e| e.to_string())?;
         std::fs::rename(&kept, &data).map_err(|e| e.to_string())?;
     }
+    sync(&data).await?;
     cluster.start(node)?;
     Ok("the very same files were put back".to_owned())
+}
+
+/// Syncs the disk: what the suite did must not be lost by a power cut that it makes next.
+async fn sync(path: &Path) -> Result<(), String> {
+    tool::run("sync", &["-f", &path.to_string_lossy()]).await.map(drop)
 }
 
 /// The files under a directory, by name.
