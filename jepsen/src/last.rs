@@ -39,19 +39,31 @@ pub(crate) async fn phase(
     let level = observer.wait_until_level(LEVEL_WITHIN).await;
     for node in 1..=shop.nodes.len() as u64 {
         tell(&format!("reading replica {node}"));
-        for item in items {
-            let asked = asked(item, "local");
-            for _ in 0..TRIES {
-                let read = worker.call_at(node, Act::Holds, asked.clone()).await;
-                if read.kind == Kind::Ok {
-                    break;
-                }
-                tokio::time::sleep(TRY_AGAIN).await;
-            }
+        if !read_replica(worker, node, items).await {
+            break;
         }
     }
     observer.digests().await;
     (!level).then(|| format!("the replicas did not stand at one index within {LEVEL_WITHIN:?}"))
+}
+
+/// Reads every item from one replica; `false` when it does not answer.
+async fn read_replica(worker: &mut Worker, node: u64, items: &[Value]) -> bool {
+    for item in items {
+        let mut tries = 0;
+        loop {
+            let read = worker.call_at(node, Act::Holds, asked(item, "local")).await;
+            if read.kind == Kind::Ok {
+                break;
+            }
+            tries += 1;
+            if tries == TRIES {
+                return false;
+            }
+            tokio::time::sleep(TRY_AGAIN).await;
+        }
+    }
+    true
 }
 
 fn asked(item: &Value, consistency: &str) -> Value {

@@ -187,13 +187,27 @@ fn lapses<'a>(
     keys: &mut Numbers<'a>,
     list: &mut Vec<Entry>,
 ) {
-    for row in item.last.unwrap_or_default() {
-        let Some(key) = row.reference.as_deref() else { continue };
-        let places = book.keys.iter().filter(|((_, name), _)| *name == key);
-        let first = places.flat_map(|(_, known)| &known.places).min();
-        let Some(first) = first.map(|at| book.ops[*at].invoke.time) else { continue };
+    // The last sight of each hold; lists at the end come last.
+    let mut seen: BTreeMap<&str, &Row> = BTreeMap::new();
+    let mut first_asked: BTreeMap<&str, u64> = BTreeMap::new();
+    for at in &item.ops {
+        let op = book.ops[*at];
+        let rows = op.told().and_then(|told| told.rows.as_deref()).unwrap_or_default();
+        for row in op.row().into_iter().chain(rows) {
+            let Some(key) = row.reference.as_deref() else { continue };
+            let known = seen.entry(key).or_insert(row);
+            if row.revision >= known.revision {
+                *known = row;
+            }
+        }
+        if let (Act::Place, Some(key)) = (op.f(), op.asked().key.as_deref()) {
+            first_asked.entry(key).or_insert(op.invoke.time);
+        }
+    }
+    for (key, row) in seen {
+        let Some(first) = first_asked.get(key) else { continue };
         let must = row.state == Standing::Expired;
-        if row.state == Standing::Held {
+        if row.state == Standing::Held && item.last.is_some() {
             continue;
         }
         list.push(Entry {
