@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::tool;
 
 /// Bytes of a node's disk.
-const DISK_BYTES: u64 = 320 << 20;
+const DISK_BYTES: u64 = 224 << 20;
 
 /// Copies that are tried until one is of one moment.
 const SNAPSHOTS_MAX: u32 = 8;

@@ -14,11 +14,31 @@ use crate::worker::{Placed, Shop, Worker};
 const TRIES: u32 = 12;
 /// The pause between two tries.
 const TRY_AGAIN: Duration = Duration::from_millis(250);
+/// How long everything may take, and how much longer for each item.
+const PHASE_WITHIN: Duration = Duration::from_secs(60);
+const PER_ITEM: Duration = Duration::from_millis(60);
 /// How long the replicas may take to stand at one index.
 const LEVEL_WITHIN: Duration = Duration::from_secs(15);
 
-/// Settles and reads. Returns what could not be done, in words.
+/// Settles and reads, within a time that a cluster that works never needs. Returns what could not be
+/// done, in words.
 pub(crate) async fn phase(
+    worker: &mut Worker,
+    shop: &Shop,
+    observer: &mut Observer,
+    items: &[Value],
+    now: &Arc<Mutex<String>>,
+) -> Option<String> {
+    // A thousand items take half a minute.
+    let within = PHASE_WITHIN + PER_ITEM * u32::try_from(items.len()).unwrap_or(u32::MAX);
+    let phase = everything(worker, shop, observer, items, now);
+    match tokio::time::timeout(within, phase).await {
+        Ok(done) => done,
+        Err(_) => Some(format!("the final reads were not done within {within:?}")),
+    }
+}
+
+async fn everything(
     worker: &mut Worker,
     shop: &Shop,
     observer: &mut Observer,

@@ -29,6 +29,7 @@ mod options;
 mod prober;
 mod profile;
 mod progress;
+mod race;
 mod recorder;
 mod room;
 mod run;

@@ -90,7 +90,8 @@ impl Prober {
     }
 
     /// Waits until every shard has committed a placement, and notes how long each took.
-    pub(crate) async fn wait_for_commits(&mut self) {
+    /// Says whether all have.
+    pub(crate) async fn wait_for_commits(&mut self) -> bool {
         let began = Instant::now();
         let mut waiting: Vec<u64> = (0..self.shards).collect();
         while !waiting.is_empty() && began.elapsed() < GIVEN_UP {
@@ -104,10 +105,11 @@ impl Prober {
                 }
             }
         }
-        for shard in waiting {
-            self.say(shard, None);
+        for shard in &waiting {
+            self.say(*shard, None);
         }
         self.renew().await;
+        waiting.is_empty()
     }
 
     fn say(&self, shard: u64, recovery_ms: Option<u64>) {

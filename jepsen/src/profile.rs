@@ -43,8 +43,8 @@ pub(crate) struct Profile {
     /// Workloads and their clients.
     pub(crate) rooms: Vec<(Workload, u64)>,
     pub(crate) floors: Floors,
-    /// Whether one race of 10,000 buyers for 100 units is run before the faults.
-    pub(crate) great_race: bool,
+    /// Buyers of the great race, which is run before the other faults; 0 is none.
+    pub(crate) racers: u64,
 }
 
 const fn ms(ms: u64) -> Duration {
@@ -78,12 +78,13 @@ pub(crate) fn all() -> Vec<Profile> {
         pace: Pace { generation: 260, idle: ms(60) },
         rooms: rooms(1),
         floors: FLOORS,
-        great_race: false,
+        racers: 2_000,
     };
     let thin = Profile {
         name: "thin",
         what: "3 nodes, a few faults, half a minute: does the suite itself work here?",
         faults_for: Duration::from_secs(20),
+        racers: 0,
         floors: Floors { operations: 1_000, faults: 2, kinds: 2, leader_changes: 1, ..FLOORS },
         ..usual.clone()
     };
@@ -95,7 +96,7 @@ pub(crate) fn all() -> Vec<Profile> {
         faults_for: Duration::from_secs(25 * 60),
         fault_lasts: (ms(1_500), ms(6_000)),
         floors: Floors { operations: 150_000, faults: 150, kinds: 12, leader_changes: 30, ..FLOORS },
-        great_race: true,
+        racers: 10_000,
         ..usual.clone()
     };
     let soak = Profile {

@@ -105,7 +105,7 @@ impl Recorder {
         match (&book.broken, flushed) {
             (Some(why), _) => Err(format!("the history could not be written: {why}")),
             (None, Err(why)) => Err(format!("the history could not be written: {why}")),
-            (None, Ok(())) => Ok(History { events: book.events.clone() }),
+            (None, Ok(())) => Ok(History { events: std::mem::take(&mut book.events) }),
         }
     }
 }

@@ -21,6 +21,7 @@ use crate::options::Run;
 use crate::prober::Prober;
 use crate::profile::Profile;
 use crate::progress;
+use crate::race::{self, RUNNERS};
 use crate::recorder::Recorder;
 use crate::room::Room;
 use crate::timeline;
@@ -32,6 +33,8 @@ use crate::workload::Workload;
 const PATIENCE_MS: u64 = 900;
 /// Of so many faults one comes with another.
 const PAIRS_PERCENT: u64 = 30;
+/// How long buyers race before the leader is killed, and how long it is dead.
+const RACE_UNTIL_KILL: Duration = Duration::from_millis(150);
 /// How long clients may take to end their turns.
 const TURNS_END_WITHIN: Duration = Duration::from_secs(20);
 
@@ -148,8 +151,8 @@ async fn work(
     skipped: &mut Vec<String>,
 ) -> Result<(), String> {
     let nodes: Vec<_> = cluster.nodes.iter().map(|node| node.http).collect();
-    // Two more: the prober, and whoever reads at the end.
-    let clients = order.profile.clients() + 2;
+    // The prober, whoever reads at the end, and those who race come after the rooms' clients.
+    let clients = order.profile.clients() + 2 + RUNNERS;
     let shop = Shop {
         nodes: nodes.clone(),
         recorder: Arc::clone(recorder),
@@ -163,6 +166,12 @@ async fn work(
     let mut prober =
         Prober::new(worker(clients - 2, 400), Arc::clone(recorder), cluster.plan.shards).await?;
     let mut reader = worker(clients - 1, 2_000);
+    let mut items = Vec::new();
+    if order.profile.racers > 0 && !order.no_faults {
+        let runners = order.profile.clients()..order.profile.clients() + RUNNERS;
+        let runners = runners.map(|number| worker(number, PATIENCE_MS)).collect();
+        items.extend(race(order, cluster, nemesis, &mut prober, &mut reader, runners).await);
+    }
     let rooms = offered(order, &mut reader, skipped).await;
     let watching = tokio::spawn(Observer::new(&nodes, Arc::clone(recorder)).watch());
     let mut staff = Staff {
@@ -181,7 +190,7 @@ async fn work(
     nemesis.recover(cluster, &mut prober).await;
     watching.abort();
     let mut observer = Observer::new(&nodes, Arc::clone(recorder));
-    let mut items = staff.made.lock().expect("nobody panics with it").clone();
+    items.extend(staff.made.lock().expect("nobody panics with it").iter().cloned());
     items.extend(prober.made());
     let level =
         last::phase(&mut reader, &staff.shop, &mut observer, &items, &nemesis.now).await;
@@ -190,6 +199,23 @@ async fn work(
         (0, Some(why)) => Err(why),
         (late, _) => Err(format!("{late} clients did not end their turns")),
     }
+}
+
+/// The great race, in which the leader is killed. Returns its item.
+async fn race(
+    order: &Order,
+    cluster: &mut Cluster,
+    nemesis: &mut Nemesis,
+    prober: &mut Prober,
+    reader: &mut Worker,
+    runners: Vec<Worker>,
+) -> Option<Value> {
+    let item = race::prepare(reader).await?;
+    let running = tokio::spawn(race::run(runners, item.clone(), order.profile.racers));
+    tokio::time::sleep(RACE_UNTIL_KILL).await;
+    nemesis.round(cluster, prober, &[Fault::KillLeader], RACE_UNTIL_KILL).await;
+    let _ = running.await;
+    Some(item)
 }
 
 /// The rooms whose workloads this version offers.
@@ -263,7 +289,7 @@ async fn faults(
     let mut dice = Dice::new(order.seed, "schedule");
     let mut next: Vec<Fault> = Vec::new();
     tokio::time::sleep(Duration::from_secs(2)).await;
-    while began.elapsed() < order.profile.faults_for {
+    while began.elapsed() < order.profile.faults_for && !nemesis.halted {
         if possible.is_empty() || order.no_faults {
             tokio::time::sleep(Duration::from_millis(200)).await;
             continue;

@@ -136,6 +136,8 @@ pub(crate) struct Report {
     pub(crate) searched_items: u64,
     pub(crate) searched_operations: u64,
     pub(crate) undecided: Vec<String>,
+    /// Items that the search does not even try, by plan: their generations are too long.
+    pub(crate) too_large: Vec<String>,
     /// Items whose replay is exact, and those where something could not be known.
     pub(crate) replayed_items: u64,
     pub(crate) unreplayed: Vec<String>,

@@ -12,6 +12,9 @@ use crate::model;
 /// Steps of the search before an item is left undecided.
 const STEPS_MAX: u64 = 3_000_000;
 
+/// Operations of an item that may still be searched; the first tier alone judges larger ones.
+const SEARCHED_MAX: usize = 3_000;
+
 /// What the search found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Found {
@@ -29,6 +32,10 @@ pub(super) fn check(book: &Book<'_>, report: &mut Report) {
             continue;
         }
         let entries = steps::entries(book, item);
+        if entries.list.len() > SEARCHED_MAX {
+            report.too_large.push(format!("{name}: {} operations", entries.list.len()));
+            continue;
+        }
         report.searched_items += 1;
         report.searched_operations += entries.list.len() as u64;
         match search(item, &entries) {

@@ -101,6 +101,8 @@ pub(crate) struct Nemesis {
     pub(crate) now: Arc<std::sync::Mutex<String>>,
     /// A failure of the suite's own tools: no verdict can be given after it.
     pub(crate) broken: Option<String>,
+    /// A shard did not come back: more faults would tell nothing more.
+    pub(crate) halted: bool,
 }
 
 impl Nemesis {
@@ -114,6 +116,7 @@ impl Nemesis {
             reasons: BTreeMap::new(),
             now: Arc::default(),
             broken: None,
+            halted: false,
         }
     }
 
@@ -274,7 +277,7 @@ impl Nemesis {
                 }
             }
         }
-        prober.wait_for_commits().await;
+        self.halted |= !prober.wait_for_commits().await;
         for id in cluster.ids() {
             let ready = cluster.wait_until_ready(id).await;
             let mut value = Value { nodes: Some(vec![id]), ..Value::default() };

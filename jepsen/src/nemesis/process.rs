@@ -97,7 +97,8 @@ async fn pause(cluster: &mut Cluster, node: u64) -> Result<Strike, String> {
         tokio::time::sleep(LOOK_AGAIN).await;
         state = target.state();
     }
-    let proof = format!("the state of process {:?} is {state:?}", target.pid());
+    let (pid, letter) = (target.pid().unwrap_or(0), state.unwrap_or('?'));
+    let proof = format!("the state of process {pid} is {letter}");
     let undo = Undo::Continue(vec![node]);
     Ok(Strike::new(vec![node], proof, state == Some('T'), undo))
 }
@@ -105,7 +106,8 @@ async fn pause(cluster: &mut Cluster, node: u64) -> Result<Strike, String> {
 async fn transfer(cluster: &mut Cluster, node: u64) -> Result<Strike, String> {
     let took = cluster.node_mut(node).stop().await?;
     let next = cluster.leader().await;
-    let proof = format!("node {node} ended with 0 after {} ms; {next:?} leads", took.as_millis());
+    let leads = next.map_or_else(|| "nobody leads".to_owned(), |n| format!("node {n} leads"));
+    let proof = format!("node {node} ended with 0 after {} ms; {leads}", took.as_millis());
     let effective = next.is_some_and(|next| next != node);
     Ok(Strike::new(vec![node], proof, effective, Undo::Start(vec![node])))
 }

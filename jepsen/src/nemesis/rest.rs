@@ -96,7 +96,7 @@ async fn watch(cluster: &mut Cluster, node: u64) -> (String, bool) {
     let mut said = String::new();
     while began.elapsed() < WATCHED {
         if !cluster.node_mut(node).is_running() {
-            return (cluster.node(node).last_words(2), true);
+            return (cluster.node(node).last_words(1), true);
         }
         match cluster.ready(node).await {
             Ok(()) => return ("ready".to_owned(), false),

@@ -8,6 +8,8 @@ use super::series::{Series, Served, Stretch};
 /// The width of the drawing and of its left margin.
 const WIDTH: f64 = 1_400.0;
 const LEFT: f64 = 92.0;
+/// So many times as many decided as undecided is nearly all.
+const MOSTLY: u64 = 9;
 /// The height of a lane.
 const LANE: f64 = 22.0;
 /// Colours of nodes.
@@ -54,7 +56,7 @@ pub(super) fn draw(page: &mut String, series: &Series) {
     for (shard, leaders) in &series.leaders {
         chart.leaders(*shard, leaders);
     }
-    chart.heading("does each shard decide (green: all, yellow: some, red: nothing)");
+    chart.heading("does each shard decide (green: nearly all, yellow: some, red: nothing)");
     for (shard, served) in &series.served {
         chart.served(*shard, served);
     }
@@ -163,8 +165,8 @@ impl Chart<'_> {
             let Served { decided, undecided } = *served;
             let fill = match (decided, undecided) {
                 (0, 0) => continue,
-                (_, 0) => "#58a55c",
                 (0, _) => "#c2262e",
+                (_, _) if decided >= undecided * MOSTLY => "#58a55c",
                 (_, _) => "#e3b341",
             };
             let from = self.x(at as u64 * self.series.slice);
@@ -180,7 +182,11 @@ impl Chart<'_> {
         self.heading("operations a second: ok, refused, turned away (503 or no connection), unknown");
         let sum = |s: &super::series::Slice| s.ok + s.refused + s.turned_away + s.unknown;
         let seconds = float(self.series.slice) / 1e9;
-        let most = self.series.slices.iter().map(sum).max().unwrap_or(1).max(1);
+        // The final reads come as fast as they can: they would flatten all the rest.
+        let last = self.series.final_from.unwrap_or(self.series.end) / self.series.slice;
+        let last = usize::try_from(last).unwrap_or(usize::MAX);
+        let before = self.series.slices.iter().take(last.max(1));
+        let most = before.map(sum).max().unwrap_or(1).max(1);
         let top = float(most) / seconds;
         for (at, slice) in self.series.slices.iter().enumerate() {
             let from = self.x(at as u64 * self.series.slice);
@@ -193,7 +199,8 @@ impl Chart<'_> {
                 (slice.unknown, "#e0602e", "unknown"),
             ];
             for (count, fill, word) in parts.into_iter().filter(|(count, _, _)| *count > 0) {
-                let height = (HEIGHT * float(count) / float(most)).max(1.0);
+                let room = (y - self.y).max(0.0);
+                let height = (HEIGHT * float(count) / float(most)).max(1.0).min(room);
                 y -= height;
                 self.bar(from, to, y, height, fill, &format!("{count} {word}"));
             }

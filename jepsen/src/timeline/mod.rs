@@ -116,12 +116,12 @@ fn properties(page: &mut String, judgement: &Judgement) {
 fn faults(page: &mut String, history: &History) {
     page.push_str(
         "<h2>Faults and their proofs</h2>\n\
-         <table><tr><th>at<th>lasted<th>fault<th>nodes<th>proof of effect<th>on healing\n",
+         <table class=\"log\"><tr><th>at<th>lasted<th>fault<th>nodes<th>proof of effect<th>on healing\n",
     );
+    let ends: Vec<&Event> = history.seen(Act::FaultStop).collect();
     for begun in history.seen(Act::FaultStart) {
         let value = &begun.value;
-        let ends = |event: &&Event| event.value.fault_id == value.fault_id;
-        let end = history.seen(Act::FaultStop).find(ends);
+        let end = ends.iter().find(|event| event.value.fault_id == value.fault_id);
         let lasted = end.map_or_else(String::new, |end| seconds(end.time - begun.time));
         let nodes: Vec<String> =
             value.nodes.iter().flatten().map(|node| format!("n{node}")).collect();
@@ -166,6 +166,6 @@ svg .p99 { stroke: #c05621; fill: none; stroke-width: 1.5; }
 table { border-collapse: collapse; width: 100%; font-size: 12.5px; }
 th, td { text-align: left; padding: .2em .6em; border-bottom: 1px solid var(--line);
   vertical-align: top; overflow-wrap: anywhere; }
-td:first-child { white-space: nowrap; }
+td:first-child, .log td:nth-child(-n+4), .log th { white-space: nowrap; }
 code { font-size: 11px; overflow-wrap: anywhere; }
 ";

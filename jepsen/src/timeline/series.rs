@@ -104,7 +104,9 @@ impl Series {
             let shard = op.commit().map(|commit| commit.shard).or_else(|| {
                 home.get(op.asked().item.as_deref().unwrap_or_default()).copied()
             });
-            let Some(shard) = shard.filter(|_| op.f().changes()) else { continue };
+            // Who finds no connection has asked a dead node, not the shard.
+            let reached = done.kind != Kind::Fail || done.value.status.is_some();
+            let Some(shard) = shard.filter(|_| op.f().changes() && reached) else { continue };
             let served = self.served.entry(shard).or_insert_with(|| vec![Served::default(); count]);
             if turned_away || done.kind == Kind::Info {
                 served[at].undecided += 1;
@@ -128,9 +130,10 @@ impl Series {
             self.hits.entry(*node).or_default();
         }
         let end = self.end;
+        let ends: Vec<_> = history.seen(Act::FaultStop).collect();
         for begun in history.seen(Act::FaultStart).filter(|e| e.value.effective == Some(true)) {
             let value = &begun.value;
-            let over = history.seen(Act::FaultStop).find(|e| e.value.fault_id == value.fault_id);
+            let over = ends.iter().find(|e| e.value.fault_id == value.fault_id);
             let stretch = Stretch {
                 from: begun.time,
                 to: over.map_or(end, |over| over.time),
