@@ -209,13 +209,10 @@ async fn exchange(stream: &mut TcpStream, request: &[u8]) -> Result<(Response, b
 }
 
 async fn more(stream: &mut TcpStream, read: &mut Vec<u8>) -> Result<(), String> {
-    let mut part = [0; 16 << 10];
-    match stream.read(&mut part).await {
+    read.reserve(4 << 10);
+    match stream.read_buf(read).await {
         Ok(0) => Err("the connection was closed before the answer".to_owned()),
-        Ok(count) => {
-            read.extend_from_slice(&part[..count]);
-            Ok(())
-        }
+        Ok(_) => Ok(()),
         Err(why) => Err(format!("reading: {why}")),
     }
 }

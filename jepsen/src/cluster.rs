@@ -130,8 +130,7 @@ impl Cluster {
         let (urls, shards) = (urls.join(","), self.plan.shards.to_string());
         let plan = self.plan.scratch.join("init.json");
         let plan = plan.to_string_lossy();
-        let arguments =
-            ["cluster", "init", "--shards", &shards, "--plan", &plan, "--nodes", &urls];
+        let arguments = ["cluster", "init", "--shards", &shards, "--plan", &plan, "--nodes", &urls];
         tool::run(&binary, &arguments).await.map(drop)
     }
 
@@ -411,8 +410,12 @@ fn write(path: &Path, text: &str) -> Result<(), String> {
 
 /// Finds libfaketime where Debian puts it.
 fn faketime() -> Option<PathBuf> {
-    let dirs = ["/usr/lib/x86_64-linux-gnu/faketime", "/usr/lib/aarch64-linux-gnu/faketime",
-        "/usr/lib/faketime", "/usr/local/lib/faketime"];
+    let dirs = [
+        "/usr/lib/x86_64-linux-gnu/faketime",
+        "/usr/lib/aarch64-linux-gnu/faketime",
+        "/usr/lib/faketime",
+        "/usr/local/lib/faketime",
+    ];
     let paths = dirs.iter().map(|dir| Path::new(dir).join("libfaketimeMT.so.1"));
     paths.into_iter().find(|path| path.is_file())
 }

@@ -343,8 +343,8 @@ impl History {
         let mut events = Vec::new();
         for (at, line) in std::io::BufReader::new(file).lines().enumerate() {
             let line = line.map_err(|e| wrong(&e))?;
-            let event = serde_json::from_str(&line)
-                .map_err(|e| wrong(&format!("line {}: {e}", at + 1)))?;
+            let event =
+                serde_json::from_str(&line).map_err(|e| wrong(&format!("line {}: {e}", at + 1)))?;
             events.push(event);
         }
         Ok(History { events })

@@ -57,7 +57,8 @@ use verdict::Verdict;
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().worker_threads(2).build();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().enable_all().worker_threads(2).build();
     let runtime = match runtime {
         Ok(runtime) => runtime,
         Err(why) => return failed(&why.to_string()),
@@ -96,8 +97,11 @@ fn misused(why: &str) -> ExitCode {
 
 fn profile_of(run: &Run) -> Result<Profile, String> {
     let names: Vec<&str> = profile::all().iter().map(|profile| profile.name).collect();
-    let mut profile = profile::named(&run.profile)
-        .ok_or(format!("no profile `{}`; there are {}", run.profile, names.join(", ")))?;
+    let mut profile = profile::named(&run.profile).ok_or(format!(
+        "no profile `{}`; there are {}",
+        run.profile,
+        names.join(", ")
+    ))?;
     if let Some(seconds) = run.seconds {
         profile.faults_for = Duration::from_secs(seconds);
     }
@@ -135,11 +139,11 @@ async fn start(run: Run) -> ExitCode {
     };
     let Some(scratch) = run.inside.clone() else { return outside(run).await };
     let Some(seed) = run.seed else { return misused("the inside is always told its seed") };
-    let ground =
-        if run.mode == Mode::Loopback { Ground::Loopback } else { Ground::Namespaces };
+    let ground = if run.mode == Mode::Loopback { Ground::Loopback } else { Ground::Namespaces };
     let out = out_dir(&run, seed);
     let quiet = run.quiet;
-    let order = run::Order { profile, seed, ground, binary, scratch, out, faults, no_faults, quiet };
+    let order =
+        run::Order { profile, seed, ground, binary, scratch, out, faults, no_faults, quiet };
     let ended = tokio::select! {
         judged = run::run(&order) => judged,
         () = supervisor_gone() => Err("the run was ended".to_owned()),

@@ -202,28 +202,18 @@ impl Item {
             Step::Confirm { key, quantity, reacquire } => self.confirm(key, quantity, reacquire),
             Step::Release { key } => self.release(key),
             Step::Return { key } => self.give_up_sale(key),
-            Step::Extend { key } => match self.slot(key) {
-                Slot::Held => Reply::Hold(Slot::Held),
-                ended => unless_free(ended),
-            },
-            Step::Void(ask) => match self.slot(ask.key) {
-                Slot::Free => {
+            Step::Extend { key } if self.slot(key) == Slot::Held => Reply::Hold(Slot::Held),
+            Step::Extend { key } => unless_free(self.slot(key)),
+            Step::Void(ask) => {
+                if self.slot(ask.key) == Slot::Free {
                     self.slots[ask.key].1 = ask;
                     self.set(ask.key, Slot::Voided);
-                    Reply::Voided
                 }
-                Slot::Voided => Reply::Voided,
-                made => Reply::Hold(made),
-            },
-            Step::Receipt { key } => match self.slot(key) {
-                Slot::Free => Reply::NotFound,
-                Slot::Voided => Reply::Voided,
-                made => Reply::Hold(made),
-            },
-            Step::Look { key } => match self.slot(key) {
-                Slot::Free | Slot::Voided => Reply::NotFound,
-                made => Reply::Hold(made),
-            },
+                self.receipt(ask.key)
+            }
+            Step::Receipt { key } => self.receipt(key),
+            Step::Look { key } if self.slot(key) == Slot::Voided => Reply::NotFound,
+            Step::Look { key } => self.receipt(key),
             Step::Stock => Reply::Stock {
                 available: self.available,
                 held: self.held,
@@ -235,13 +225,34 @@ impl Item {
         }
     }
 
+    /// What became of a key.
+    fn receipt(&self, key: usize) -> Reply {
+        match self.slot(key) {
+            Slot::Free => Reply::NotFound,
+            Slot::Voided => Reply::Voided,
+            made @ (Slot::Held
+            | Slot::Sold { .. }
+            | Slot::Released
+            | Slot::Expired
+            | Slot::Returned) => Reply::Hold(made),
+        }
+    }
+
     fn place(&mut self, ask: Ask) -> Reply {
-        match self.slot(ask.key) {
+        let slot = self.slot(ask.key);
+        let differs = self.ask(ask.key).quantity != ask.quantity;
+        match slot {
             Slot::Free => {}
             Slot::Voided => return Reply::KeyVoided,
-            _ if self.ask(ask.key).quantity != ask.quantity => return Reply::KeyReused,
+            Slot::Held | Slot::Sold { .. } | Slot::Released | Slot::Expired | Slot::Returned
+                if differs =>
+            {
+                return Reply::KeyReused;
+            }
             Slot::Held => return Reply::Hold(Slot::Held),
-            ended => return Reply::Ended(ended),
+            Slot::Sold { .. } | Slot::Released | Slot::Expired | Slot::Returned => {
+                return Reply::Ended(slot);
+            }
         }
         if let Some(no) = self.refuses(ask.buyer, ask.quantity) {
             return no;
@@ -282,7 +293,9 @@ impl Item {
                 self.set(key, Slot::Sold { units });
                 Reply::Hold(Slot::Sold { units })
             }
-            ended => unless_free(ended),
+            Slot::Free | Slot::Voided | Slot::Released | Slot::Expired | Slot::Returned => {
+                unless_free(slot)
+            }
         }
     }
 
@@ -301,7 +314,7 @@ impl Item {
                 Reply::Hold(Slot::Released)
             }
             Slot::Released => Reply::Hold(Slot::Released),
-            ended => unless_free(ended),
+            Slot::Free | Slot::Voided | Slot::Sold { .. } | Slot::Returned => unless_free(slot),
         }
     }
 
@@ -317,7 +330,7 @@ impl Item {
             }
             Slot::Returned => Reply::Hold(Slot::Returned),
             Slot::Held => Reply::NotSold,
-            ended => unless_free(ended),
+            Slot::Free | Slot::Voided | Slot::Released | Slot::Expired => unless_free(slot),
         }
     }
 

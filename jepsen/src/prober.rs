@@ -42,14 +42,8 @@ impl Prober {
         recorder: std::sync::Arc<Recorder>,
         shards: u64,
     ) -> Result<Prober, String> {
-        let mut prober = Prober {
-            worker,
-            recorder,
-            items: BTreeMap::new(),
-            all: Vec::new(),
-            shards,
-            names: 0,
-        };
+        let mut prober =
+            Prober { worker, recorder, items: BTreeMap::new(), all: Vec::new(), shards, names: 0 };
         while (prober.items.len() as u64) < shards {
             if prober.names >= NAMES_MAX {
                 return Err(format!("{NAMES_MAX} items lie on {} shards only", prober.items.len()));

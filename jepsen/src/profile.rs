@@ -95,7 +95,13 @@ pub(crate) fn all() -> Vec<Profile> {
         shards: 4,
         faults_for: Duration::from_secs(25 * 60),
         fault_lasts: (ms(1_500), ms(6_000)),
-        floors: Floors { operations: 150_000, faults: 150, kinds: 12, leader_changes: 30, ..FLOORS },
+        floors: Floors {
+            operations: 150_000,
+            faults: 150,
+            kinds: 12,
+            leader_changes: 30,
+            ..FLOORS
+        },
         racers: 10_000,
         ..usual.clone()
     };

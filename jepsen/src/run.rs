@@ -121,8 +121,11 @@ fn write(path: &Path, text: &str) -> Result<(), String> {
 fn ground_words(ground: Ground, cluster: &Cluster) -> String {
     match (ground, &cluster.net) {
         (Ground::Namespaces, Some(net)) => {
-            format!("network namespaces, cuts by {:?}, disks {:?}", net.cutter,
-                cluster.node(1).disk.medium)
+            format!(
+                "network namespaces, cuts by {:?}, disks {:?}",
+                net.cutter,
+                cluster.node(1).disk.medium
+            )
         }
         (Ground::Namespaces, None) | (Ground::Loopback, _) => {
             "ROOTLESS on the loopback: NO partitions, NO disk faults".to_owned()
@@ -192,8 +195,7 @@ async fn work(
     let mut observer = Observer::new(&nodes, Arc::clone(recorder));
     items.extend(staff.made.lock().expect("nobody panics with it").iter().cloned());
     items.extend(prober.made());
-    let level =
-        last::phase(&mut reader, &staff.shop, &mut observer, &items, &nemesis.now).await;
+    let level = last::phase(&mut reader, &staff.shop, &mut observer, &items, &nemesis.now).await;
     match (late, level) {
         (0, None) => Ok(()),
         (0, Some(why)) => Err(why),

@@ -145,19 +145,17 @@ pub(crate) fn count(history: &History, report: &Report) -> Figures {
     }
     for event in &history.events {
         let value = &event.value;
-        match event.f {
-            Act::Leader => {
-                if let (Some(shard), Some(term), Some(node)) = (value.shard, value.term, value.leader)
-                {
-                    leaderships.insert((shard, term, node));
-                }
-            }
-            Act::FaultStart if value.effective == Some(true) => {
-                figures.faults += 1;
-                kinds.extend(value.fault.as_deref());
-            }
-            Act::Recovered if value.shard.is_some() => recoveries.extend(value.recovery_ms),
-            _ => {}
+        if let (Act::Leader, Some(shard), Some(term), Some(node)) =
+            (event.f, value.shard, value.term, value.leader)
+        {
+            leaderships.insert((shard, term, node));
+        }
+        if event.f == Act::FaultStart && value.effective == Some(true) {
+            figures.faults += 1;
+            kinds.extend(value.fault.as_deref());
+        }
+        if event.f == Act::Recovered && value.shard.is_some() {
+            recoveries.extend(value.recovery_ms);
         }
     }
     let shards: BTreeSet<u64> = leaderships.iter().map(|(shard, _, _)| *shard).collect();
@@ -168,7 +166,8 @@ pub(crate) fn count(history: &History, report: &Report) -> Figures {
     figures.recovery_p50_ms = recoveries.get(recoveries.len() / 2).copied().unwrap_or(0);
     figures.recovery_max_ms = recoveries.last().copied().unwrap_or(0);
     let per_million = figures.unresolved * 1_000_000 / figures.operations.max(1);
-    figures.unresolved_percent = f64::from(u32::try_from(per_million).unwrap_or(u32::MAX)) / 10_000.0;
+    figures.unresolved_percent =
+        f64::from(u32::try_from(per_million).unwrap_or(u32::MAX)) / 10_000.0;
     figures
 }
 

@@ -52,7 +52,7 @@ pub(crate) enum Placed {
     /// It made this hold, which stands as the row says.
     Hold(Row),
     /// It made nothing and never will.
-    Nothing(Ending),
+    Nothing(Box<Ending>),
     /// Nobody knows yet.
     Unknown,
 }
@@ -190,7 +190,7 @@ impl Worker {
             ending = self.call(Act::Place, asked.clone()).await;
         }
         // A refusal of a retry does not speak for an attempt that was never answered.
-        if unknown { self.void(asked).await } else { Placed::Nothing(ending) }
+        if unknown { self.void(asked).await } else { Placed::Nothing(Box::new(ending)) }
     }
 
     /// Gives up on a key.
@@ -202,7 +202,7 @@ impl Worker {
                 return Placed::Hold(row.clone());
             }
             if ending.kind == Kind::Ok {
-                return Placed::Nothing(ending);
+                return Placed::Nothing(Box::new(ending));
             }
             self.idle(TURNED_AWAY).await;
         }

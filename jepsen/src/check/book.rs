@@ -146,15 +146,11 @@ impl<'a> Book<'a> {
         let answered: BTreeSet<(Act, &str)> = self.answered_keys();
         for op in self.ops.iter().filter(|op| op.kind() == Kind::Info) {
             let key = op.asked().key.as_deref().unwrap_or_default();
-            let known = match op.f() {
-                Act::Extend | Act::Confirm | Act::Release | Act::Return => {
-                    answered.contains(&(op.f(), key)) || self.has_last_sight(op)
-                }
-                Act::Adjust => answered.contains(&(op.f(), key)),
-                // A void changes nothing but its key, which was counted above.
-                _ => true,
-            };
-            count += u64::from(!known);
+            // A void changes nothing but its key, which was counted above.
+            let on_hold = matches!(op.f(), Act::Extend | Act::Confirm | Act::Release | Act::Return);
+            let counts = on_hold || op.f() == Act::Adjust;
+            let known = answered.contains(&(op.f(), key)) || (on_hold && self.has_last_sight(op));
+            count += u64::from(counts && !known);
         }
         count
     }
@@ -173,7 +169,8 @@ impl<'a> Book<'a> {
 
     /// Whether the end shows what became of the hold that an operation is about.
     fn has_last_sight(&self, op: &Op<'_>) -> bool {
-        let (Some(name), Some(id)) = (op.asked().item.as_deref(), op.asked().hold.as_deref()) else {
+        let (Some(name), Some(id)) = (op.asked().item.as_deref(), op.asked().hold.as_deref())
+        else {
             return false;
         };
         let last = self.item(name).and_then(|item| item.last).unwrap_or_default();

@@ -46,7 +46,10 @@ fn ends_once(book: &Book<'_>, report: &mut Report) {
             let fits = may_become(a.row.state, b.row.state);
             outcome.expect(fits, || {
                 let (first, second) = (book.ops[a.op].show(), book.ops[b.op].show());
-                format!("hold {id} was {:?}, then {:?}: {first}; {second}", a.row.state, b.row.state)
+                format!(
+                    "hold {id} was {:?}, then {:?}: {first}; {second}",
+                    a.row.state, b.row.state
+                )
             });
         }
     }
@@ -69,7 +72,7 @@ fn no_confirm_after_expiry(book: &Book<'_>, report: &mut Report) {
     // The greatest ledger time known at or below an index: running, as time must not go back.
     let known_at = |commit: Commit| -> u64 {
         let below = times.get(&commit.shard).map(|times| times.range(..=commit.index));
-        below.into_iter().flatten().map(|(_, time)| *time).last().unwrap_or(0)
+        below.into_iter().flatten().map(|(_, time)| *time).max().unwrap_or(0)
     };
     for (id, sights) in &book.holds {
         let dead = |sight: &&Sight<'_>| sight.row.state == Standing::Expired;

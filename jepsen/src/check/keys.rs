@@ -62,8 +62,7 @@ fn one_key_one_hold(book: &Book<'_>, report: &mut Report) {
 
 /// Refusals that say that the key has a hold.
 fn speaks_of_a_hold(slug: &str) -> bool {
-    let slugs =
-        ["hold-confirmed", "hold-released", "hold-expired", "idempotency-key-reused"];
+    let slugs = ["hold-confirmed", "hold-released", "hold-expired", "idempotency-key-reused"];
     slugs.contains(&slug)
 }
 

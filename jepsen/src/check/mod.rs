@@ -79,7 +79,9 @@ impl Property {
             Property::OneKeyOneHold => "a key makes at most one hold, and a hold has one key",
             Property::RefusedLeftNothing => "what was refused, or never asked, left no hold",
             Property::VoidIsFinal => "a voided key never has a hold",
-            Property::NothingLost => "every hold that was acknowledged is there at the end, as far on",
+            Property::NothingLost => {
+                "every hold that was acknowledged is there at the end, as far on"
+            }
             Property::HoldEndsOnce => "a hold ends once: sold, released or expired",
             Property::NoConfirmAfterExpiry => "nothing is confirmed past its deadline",
             Property::NeverOversold => "held + sold never exceed the total",
@@ -92,7 +94,9 @@ impl Property {
             Property::Replay => "the log, replayed in its order, explains every figure and refusal",
             Property::DigestsEqual => "replicas have one digest at one index",
             Property::ReplicasAgree => "all replicas list the same holds at the end",
-            Property::Recovers => "every shard commits within 10 s of healing, every node comes back",
+            Property::Recovers => {
+                "every shard commits within 10 s of healing, every node comes back"
+            }
             Property::DamageStaysOut => "a node whose log is cut or gone takes no part",
             Property::Linearizable => "an order of the operations explains every answer",
         }

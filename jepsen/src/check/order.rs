@@ -20,7 +20,11 @@ fn leaders(book: &Book<'_>, report: &mut Report) {
         let leader = (term, node);
         let (known, first) = at_index.entry((shard, index)).or_insert((leader, *op));
         outcome.expect(*known == leader, || {
-            format!("index {index} of shard {shard} has two leaders: {}; {}", first.show(), op.show())
+            format!(
+                "index {index} of shard {shard} has two leaders: {}; {}",
+                first.show(),
+                op.show()
+            )
         });
     }
     let outcome = report.of(Property::LeadersInOrder);

@@ -9,10 +9,18 @@ use crate::model::{Ask, Reply, Slot, Step};
 /// What an operation was told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Told {
-    Hold { state: Standing, sold: u64 },
+    Hold {
+        state: Standing,
+        sold: u64,
+    },
     Voided,
     NotFound,
-    Stock { available: u64, held: u64, sold: u64, total: u64 },
+    Stock {
+        available: u64,
+        held: u64,
+        sold: u64,
+        total: u64,
+    },
     Done,
     Refused(String),
     /// Nothing: it may have been done or not.
@@ -64,25 +72,19 @@ pub(super) fn entries(book: &Book<'_>, item: &Item<'_>) -> Entries {
         let op = book.ops[*at];
         let asked = op.asked();
         let (Some(told), false) = (told(op), op.is_local()) else { continue };
-        let key = match op.f() {
-            Act::Place | Act::Void | Act::Receipt => asked.key.as_deref(),
-            Act::Adjust | Act::Stock => Some(""),
-            _ => asked.hold.as_deref().and_then(|id| key_of_hold.get(id).copied()),
-        };
-        let Some(key) = key else { continue };
-        let step = match op.f() {
-            Act::Adjust => {
-                let number = adjusts.of(asked.key.as_deref().unwrap_or_default());
-                Step::Adjust { number, delta: asked.delta.unwrap_or(0) }
-            }
-            Act::Stock => Step::Stock,
-            act => {
-                let buyer = asked.buyer.as_deref().map(|buyer| buyers.of(buyer));
-                let quantity = asked.quantity.unwrap_or(0);
-                let ask = Ask { key: keys.of(key), buyer, quantity };
-                let Some(step) = step(act, ask, &op) else { continue };
-                step
-            }
+        let step = if op.f() == Act::Adjust {
+            let number = adjusts.of(asked.key.as_deref().unwrap_or_default());
+            Step::Adjust { number, delta: asked.delta.unwrap_or(0) }
+        } else if op.f() == Act::Stock {
+            Step::Stock
+        } else {
+            let of_hold = asked.hold.as_deref().map(|id| key_of_hold.get(id).copied());
+            let Some(key) = of_hold.unwrap_or(asked.key.as_deref()) else { continue };
+            let buyer = asked.buyer.as_deref().map(|buyer| buyers.of(buyer));
+            let quantity = asked.quantity.unwrap_or(0);
+            let ask = Ask { key: keys.of(key), buyer, quantity };
+            let Some(step) = step(op.f(), ask, &op) else { continue };
+            step
         };
         let must = told != Told::Unknown;
         list.push(Entry { from: op.invoke.time, to: op.ended(), step, told, must, op: Some(*at) });
@@ -181,12 +183,7 @@ fn told(op: Op<'_>) -> Option<Told> {
 /// Adds the passing of each deadline: certain for holds that end expired, possible for those that
 /// ended in another way after it. Ledger time may differ from the suite's: half of the lifetime is
 /// granted.
-fn lapses<'a>(
-    book: &Book<'a>,
-    item: &Item<'a>,
-    keys: &mut Numbers<'a>,
-    list: &mut Vec<Entry>,
-) {
+fn lapses<'a>(book: &Book<'a>, item: &Item<'a>, keys: &mut Numbers<'a>, list: &mut Vec<Entry>) {
     // The last sight of each hold; lists at the end come last.
     let mut seen: BTreeMap<&str, &Row> = BTreeMap::new();
     let mut first_asked: BTreeMap<&str, u64> = BTreeMap::new();
@@ -233,10 +230,9 @@ pub(super) fn fits(reply: Reply, step: Step, told: &Told) -> bool {
                 Reply::Stock { available: *available, held: *held, sold: *sold, total: *total };
             reply == told
         }
-        Told::Hold { state, sold } => match reply {
-            Reply::Hold(slot) => stands(slot, *state, *sold),
-            _ => false,
-        },
+        Told::Hold { state, sold } => {
+            matches!(reply, Reply::Hold(slot) if stands(slot, *state, *sold))
+        }
         Told::Refused(slug) => refuses(reply, step, slug),
     }
 }

@@ -57,11 +57,9 @@ fn last(book: &Book<'_>, name: &str, item: &Item<'_>, report: &mut Report) {
     let held: u64 = rows.iter().filter(|r| r.state == Standing::Held).map(|r| r.quantity).sum();
     let sold: u64 = rows.iter().map(|row| row.sold).sum();
     let total = told.total.unwrap_or(0);
-    report
-        .of(Property::NeverOversold)
-        .expect(held + sold <= total, || {
-            format!("the holds of {name} at the end are {held} held and {sold} sold of {total}")
-        });
+    report.of(Property::NeverOversold).expect(held + sold <= total, || {
+        format!("the holds of {name} at the end are {held} held and {sold} sold of {total}")
+    });
     let outcome = report.of(Property::Conservation);
     outcome.expect(Some(sold) == told.sold, || {
         format!("the holds of {name} say {sold} sold, its stock says {:?}", told.sold)

@@ -20,10 +20,8 @@ impl Nemesis {
         fault: Fault,
     ) -> Result<Strike, String> {
         let any = self.dice.between(1, cluster.plan.nodes);
-        let node = match fault {
-            Fault::ClockJumpLeader => self.leader_or_any(cluster).await,
-            _ => any,
-        };
+        let node =
+            if fault == Fault::ClockJumpLeader { self.leader_or_any(cluster).await } else { any };
         let before = offset_ms(cluster, node).await?;
         if fault == Fault::ClockDrift {
             return self.drift(cluster, node, before).await;

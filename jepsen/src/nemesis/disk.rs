@@ -21,16 +21,15 @@ pub(crate) struct Tracer {
 }
 
 impl Nemesis {
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the caller chose by the family")]
     pub(super) async fn disk(
         &mut self,
         cluster: &mut Cluster,
         fault: Fault,
     ) -> Result<Strike, String> {
         let any = self.dice.between(1, cluster.plan.nodes);
-        let node = match fault {
-            Fault::SlowDiskLeader => self.leader_or_any(cluster).await,
-            _ => any,
-        };
+        let node =
+            if fault == Fault::SlowDiskLeader { self.leader_or_any(cluster).await } else { any };
         match fault {
             Fault::SlowDisk | Fault::SlowDiskLeader => {
                 let us = self.dice.between(30, 120) * 1_000;
@@ -39,9 +38,7 @@ impl Nemesis {
             Fault::SyncError => {
                 trace(cluster, node, "fdatasync,fsync", "error=EIO:when=1+", true).await
             }
-            Fault::WriteError => {
-                trace(cluster, node, "pwrite64", "error=EIO:when=1+", true).await
-            }
+            Fault::WriteError => trace(cluster, node, "pwrite64", "error=EIO:when=1+", true).await,
             Fault::DiskFull => {
                 let proof = cluster.node(node).disk.fill()?;
                 Ok(Strike::proven(vec![node], proof, Undo::Full(node)))

@@ -84,6 +84,7 @@ faults! {
 
 impl Fault {
     /// Why it cannot be made on this cluster; `None` when it can.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "most kinds lack nothing")]
     pub(crate) fn lacks(self, cluster: &Cluster) -> Option<String> {
         let no = |why: &str| Some(why.to_owned());
         let images = cluster.nodes.iter().all(|node| node.disk.medium == Medium::Image);
@@ -108,9 +109,7 @@ impl Fault {
                 no("needs libfaketime, which is missing")
             }
             Fault::Membership => no("this version of Holdfast adds and removes no nodes"),
-            _ if self.family() == Family::Network
-                && cluster.plan.ground == Ground::Loopback =>
-            {
+            _ if self.family() == Family::Network && cluster.plan.ground == Ground::Loopback => {
                 no("needs network namespaces, which cannot be made here")
             }
             _ => None,
@@ -124,9 +123,8 @@ impl Fault {
                 || matches!(fault, Fault::PowerCut | Fault::PowerCutAll | Fault::KillAll)
         };
         // A tracer and a signal on one process would wait for each other.
-        let entangled = |a: Fault, b: Fault| {
-            a.family() == Family::Disk && b.family() == Family::Process
-        };
+        let entangled =
+            |a: Fault, b: Fault| a.family() == Family::Disk && b.family() == Family::Process;
         self.family() != other.family()
             && !alone(self)
             && !alone(other)

@@ -162,11 +162,8 @@ impl Nemesis {
         let id = self.next;
         self.next += 1;
         let struck = self.make(cluster, fault, id).await;
-        let value = Value {
-            fault: Some(fault.name().to_owned()),
-            fault_id: Some(id),
-            ..Value::default()
-        };
+        let value =
+            Value { fault: Some(fault.name().to_owned()), fault_id: Some(id), ..Value::default() };
         let score = self.scores.entry(fault).or_default();
         match struck {
             Ok(strike) => {

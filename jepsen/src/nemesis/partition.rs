@@ -43,6 +43,7 @@ impl Nemesis {
         self.cuts.values().flatten().copied().collect()
     }
 
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the caller chose by the family")]
     /// Which ways a fault cuts, and which nodes people would say that it hits.
     fn ways(
         &mut self,

@@ -18,6 +18,7 @@ impl Nemesis {
         cluster.leader().await.unwrap_or(any)
     }
 
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the caller chose by the family")]
     pub(super) async fn process(
         &mut self,
         cluster: &mut Cluster,

@@ -61,6 +61,7 @@ impl Nemesis {
         Ok(Strike { stayed_out, ..strike })
     }
 
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the caller chose by the family")]
     async fn harm(&mut self, fault: Fault, data: &Path) -> Result<(String, Damage), String> {
         if fault == Fault::FlipPages {
             let words = flip_pages(data, &mut self.dice)?;

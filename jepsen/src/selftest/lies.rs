@@ -56,13 +56,14 @@ pub(super) fn about(property: Property) -> Vec<Lie> {
 }
 
 /// One of the places where something holds.
-fn any(
-    history: &History,
-    dice: &mut Dice,
-    holds: impl Fn(usize, &Event) -> bool,
-) -> Option<usize> {
-    let places: Vec<usize> =
-        history.events.iter().enumerate().filter(|(at, e)| holds(*at, e)).map(|(at, _)| at).collect();
+fn any(history: &History, dice: &mut Dice, holds: impl Fn(usize, &Event) -> bool) -> Option<usize> {
+    let places: Vec<usize> = history
+        .events
+        .iter()
+        .enumerate()
+        .filter(|(at, e)| holds(*at, e))
+        .map(|(at, _)| at)
+        .collect();
     dice.pick(&places).copied()
 }
 
@@ -163,7 +164,8 @@ fn invented(item: &str, key: &str) -> Row {
 fn add_to_lists(history: &mut History, item: &str, row: &Row) {
     let from = final_at(history);
     for event in history.events[from..].iter_mut().filter(|e| e.f == Act::Holds) {
-        if let (Some(rows), true) = (event.value.rows.as_mut(), event.value.item.as_deref() == Some(item))
+        if let (Some(rows), true) =
+            (event.value.rows.as_mut(), event.value.item.as_deref() == Some(item))
         {
             rows.push(row.clone());
         }
@@ -188,7 +190,8 @@ fn voided(history: &mut History, dice: &mut Dice) -> Option<()> {
     let end = final_at(history);
     let time = history.events[end].time;
     let placed = history.events[at].value.clone();
-    let value = Value { item: placed.item, key: placed.key, buyer: placed.buyer, ..Value::default() };
+    let value =
+        Value { item: placed.item, key: placed.key, buyer: placed.buyer, ..Value::default() };
     let event = |kind, value| Event {
         index: 0,
         time,
@@ -395,10 +398,13 @@ fn time_back(history: &mut History, dice: &mut Dice) -> Option<()> {
     let at = any(history, dice, |_, e| {
         let later = |o: &Event| {
             fresh_place(o)
-                && e.commit.zip(o.commit).is_some_and(|(a, b)| a.shard == b.shard && a.index < b.index)
+                && e.commit
+                    .zip(o.commit)
+                    .is_some_and(|(a, b)| a.shard == b.shard && a.index < b.index)
         };
         // Alone in its entry: another placement of it would tell the true time.
-        let alone = history.events.iter().filter(|o| fresh_place(o) && o.commit == e.commit).count();
+        let alone =
+            history.events.iter().filter(|o| fresh_place(o) && o.commit == e.commit).count();
         fresh_place(e) && alone == 1 && history.events.iter().any(later)
     })?;
     row_mut(history, at).placed_at += 1_000_000;
@@ -408,9 +414,8 @@ fn time_back(history: &mut History, dice: &mut Dice) -> Option<()> {
 /// A read shows as much available as if most had never been taken.
 fn forgets(history: &mut History, dice: &mut Dice) -> Option<()> {
     let taken = |v: &Value| v.held.unwrap_or(0) + v.sold.unwrap_or(0);
-    let at = any(history, dice, |_, e| {
-        stock_read(e) && taken(&e.value) >= 5 && !is_timed(history, e)
-    })?;
+    let at =
+        any(history, dice, |_, e| stock_read(e) && taken(&e.value) >= 5 && !is_timed(history, e))?;
     let value = &mut history.events[at].value;
     value.available = value.total;
     (value.held, value.sold) = (Some(0), Some(0));
@@ -471,11 +476,8 @@ fn differs(history: &mut History, dice: &mut Dice) -> Option<()> {
     let at = replica_list(history, dice)?;
     let rows = history.events[at].value.rows.as_mut()?;
     let at = dice.index(rows.len());
-    rows[at].state = if rows[at].state == Standing::Returned {
-        Standing::Released
-    } else {
-        Standing::Returned
-    };
+    rows[at].state =
+        if rows[at].state == Standing::Returned { Standing::Released } else { Standing::Returned };
     Some(())
 }
 
@@ -536,9 +538,10 @@ fn denied(history: &mut History, dice: &mut Dice) -> Option<()> {
         let only = history.events.iter().enumerate().all(|(b, o)| {
             b == at || !same_key(o) || (o.kind == Kind::Invoke && o.process == e.process)
         });
-        let paid = history.events.iter().any(|o| {
-            o.f == Act::Confirm && o.kind == Kind::Ok && id(o) == id(e)
-        });
+        let paid = history
+            .events
+            .iter()
+            .any(|o| o.f == Act::Confirm && o.kind == Kind::Ok && id(o) == id(e));
         fresh_place(e) && only && paid
     })?;
     let event = &mut history.events[at];

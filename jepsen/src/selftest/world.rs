@@ -140,14 +140,7 @@ impl World {
         }
     }
 
-    fn note(
-        &mut self,
-        kind: Kind,
-        process: Process,
-        f: Act,
-        value: Value,
-        beside: Beside,
-    ) {
+    fn note(&mut self, kind: Kind, process: Process, f: Act, value: Value, beside: Beside) {
         self.now += 1;
         let Beside { node, commit, error } = beside;
         let index = self.events.len() as u64;
@@ -249,12 +242,8 @@ impl World {
         log.index += 1;
         log.sealed = true;
         let term = log.term;
-        let leads = Value {
-            shard: Some(shard),
-            term: Some(term),
-            leader: Some(node),
-            ..Value::default()
-        };
+        let leads =
+            Value { shard: Some(shard), term: Some(term), leader: Some(node), ..Value::default() };
         self.say(Act::Leader, leads, Some(node));
         let value = Value { shard: Some(shard), recovery_ms: Some(300), ..Value::default() };
         self.say(Act::Recovered, value, None);
@@ -284,7 +273,7 @@ impl World {
         let (act, step) = match roll {
             38..=45 => (Act::Place, Step::Place(self.ask(thing, key))),
             46..=61 => {
-                let part = self.dice.percent(25).then(|| 1);
+                let part = self.dice.percent(25).then_some(1);
                 let reacquire = self.dice.percent(20);
                 (Act::Confirm, Step::Confirm { key, quantity: part, reacquire })
             }
@@ -304,7 +293,8 @@ impl World {
             _ => (Act::Stock, Step::Stock),
         };
         // Nobody works on a hold that nobody has seen.
-        let on_hold = matches!(act, Act::Confirm | Act::Release | Act::Return | Act::Extend | Act::Hold);
+        let on_hold =
+            matches!(act, Act::Confirm | Act::Release | Act::Return | Act::Extend | Act::Hold);
         let free = matches!(self.things[thing].model.slot(key), Slot::Free | Slot::Voided);
         if on_hold && free {
             return self.task(thing, Act::Stock, Step::Stock);
@@ -353,7 +343,9 @@ impl World {
                 value.quantity = quantity;
                 value.reacquire = reacquire.then_some(true);
             }
-            Step::Release { key } | Step::Return { key } | Step::Extend { key }
+            Step::Release { key }
+            | Step::Return { key }
+            | Step::Extend { key }
             | Step::Look { key } => {
                 value.hold = Some(id(thing, key));
                 value.key = Some(format!("{act:?}-{key}"));
@@ -390,8 +382,7 @@ impl World {
             let changed = item.model.fingerprint() != before
                 || (task.act == Act::Extend && reply == Reply::Hold(Slot::Held));
             let shard = item.shard;
-            let commit =
-                if changed { self.append(shard, task.invoked) } else { self.stand(shard) };
+            let commit = if changed { self.append(shard, task.invoked) } else { self.stand(shard) };
             self.restate(&task, changed, commit.index);
             task.told = Some(self.tell(&task, reply, changed, commit));
         }
@@ -487,8 +478,8 @@ impl World {
         };
         match reply {
             Reply::Hold(_) => {
-                value.receipt = matches!(task.act, Act::Receipt | Act::Void)
-                    .then(|| "committed".to_owned());
+                value.receipt =
+                    matches!(task.act, Act::Receipt | Act::Void).then(|| "committed".to_owned());
             }
             Reply::Voided => value.receipt = Some("voided".to_owned()),
             Reply::NotFound if task.act == Act::Receipt => {
@@ -522,7 +513,13 @@ impl World {
         let process = Process::Client(self.process[at]);
         let told = task.told.clone().filter(|_| task.answers);
         if let Some((kind, value, commit, error)) = told {
-            return self.note(kind, process, task.act, value, Beside { commit, error, ..asked_of(1) });
+            return self.note(
+                kind,
+                process,
+                task.act,
+                value,
+                Beside { commit, error, ..asked_of(1) },
+            );
         }
         let lost = Beside { error: Some("no answer in time".to_owned()), ..asked_of(1) };
         if !task.act.changes() {
@@ -531,11 +528,11 @@ impl World {
         self.note(Kind::Info, process, task.act, task.value.clone(), lost);
         self.process[at] += PROCESSES;
         // The same again, or a void.
-        let next = match task.step {
-            Step::Place(ask) if self.dice.percent(50) => {
-                self.task(task.thing, Act::Void, Step::Void(ask))
-            }
-            step => self.task(task.thing, task.act, step),
+        let gives_up = self.dice.percent(50);
+        let next = if let (Step::Place(ask), true) = (task.step, gives_up) {
+            self.task(task.thing, Act::Void, Step::Void(ask))
+        } else {
+            self.task(task.thing, task.act, task.step)
         };
         self.pending.insert(client, next);
     }

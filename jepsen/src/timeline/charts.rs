@@ -93,7 +93,8 @@ impl Chart<'_> {
     fn heading(&mut self, words: &str) {
         self.y += 20.0;
         let y = self.y - 6.0;
-        let _ = writeln!(self.page, "<text class=\"name\" x=\"{LEFT}\" y=\"{y:.1}\">{words}</text>");
+        let _ =
+            writeln!(self.page, "<text class=\"name\" x=\"{LEFT}\" y=\"{y:.1}\">{words}</text>");
     }
 
     fn name(&mut self, words: &str) {
@@ -179,7 +180,9 @@ impl Chart<'_> {
 
     fn outcomes(&mut self) {
         const HEIGHT: f64 = 150.0;
-        self.heading("operations a second: ok, refused, turned away (503 or no connection), unknown");
+        self.heading(
+            "operations a second: ok, refused, turned away (503 or no connection), unknown",
+        );
         let sum = |s: &super::series::Slice| s.ok + s.refused + s.turned_away + s.unknown;
         let seconds = float(self.series.slice) / 1e9;
         // The final reads come as fast as they can: they would flatten all the rest.
@@ -227,9 +230,13 @@ impl Chart<'_> {
             let decades = (float(us.max(100)) / 100.0).log10().min(5.0);
             y + HEIGHT - HEIGHT * decades / 5.0
         };
-        for (us, word) in [(100, "0.1 ms"), (1_000, "1 ms"), (10_000, "10 ms"), (100_000, "100 ms"),
-            (1_000_000, "1 s")]
-        {
+        for (us, word) in [
+            (100, "0.1 ms"),
+            (1_000, "1 ms"),
+            (10_000, "10 ms"),
+            (100_000, "100 ms"),
+            (1_000_000, "1 s"),
+        ] {
             let at = place(us);
             let right = WIDTH - 8.0;
             let _ = writeln!(

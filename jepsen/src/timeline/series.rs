@@ -62,8 +62,7 @@ impl Series {
         series.count(history, count);
         series.hit(history);
         series.lead(history);
-        let is_final =
-            |value: &str| value == crate::check::book::FINAL;
+        let is_final = |value: &str| value == crate::check::book::FINAL;
         series.final_from = history
             .seen(Act::Note)
             .find(|event| event.value.note.as_deref().is_some_and(is_final))
@@ -101,9 +100,10 @@ impl Series {
             if done.kind != Kind::Info {
                 slice.latencies.push((done.time - op.invoke.time) / 1_000);
             }
-            let shard = op.commit().map(|commit| commit.shard).or_else(|| {
-                home.get(op.asked().item.as_deref().unwrap_or_default()).copied()
-            });
+            let shard = op
+                .commit()
+                .map(|commit| commit.shard)
+                .or_else(|| home.get(op.asked().item.as_deref().unwrap_or_default()).copied());
             // Who finds no connection has asked a dead node, not the shard.
             let reached = done.kind != Kind::Fail || done.value.status.is_some();
             let Some(shard) = shard.filter(|_| op.f().changes() && reached) else { continue };

@@ -66,7 +66,9 @@ impl Workload {
                 "place, extend, confirm in part, release, return, adjust, read, with a limit"
             }
             Workload::Expiry => "confirm and release race the deadline; some acquire again",
-            Workload::Retries => "one key at several nodes at once, again later, and reused wrongly",
+            Workload::Retries => {
+                "one key at several nodes at once, again later, and reused wrongly"
+            }
             Workload::Storm => "refusals upon refusals, and the one unit that comes back",
             Workload::Batches => "many placements in one request, each a decision of its own",
             Workload::Buckets => "an item spread over shards, to its dry tail",
