@@ -20,8 +20,8 @@ const PER_ITEM: Duration = Duration::from_millis(60);
 /// How long the replicas may take to stand at one index.
 const LEVEL_WITHIN: Duration = Duration::from_secs(15);
 
-/// Settles and reads, within a time that a cluster that works never needs. Returns what could not be
-/// done, in words.
+/// Settles and reads, within a time that a cluster that works never needs. Returns what could not
+/// be done, in words.
 pub(crate) async fn phase(
     worker: &mut Worker,
     shop: &Shop,

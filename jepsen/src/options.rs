@@ -9,8 +9,8 @@ const ABOUT: &str = "\
 Breaks a Holdfast cluster on purpose and judges what it answered.
 
 `run` starts real `holdfast` processes, each in a network namespace of its own, lets clients work \
-while it cuts, kills, pauses, fills, flips and turns clocks, heals, reads everything back, and says \
-whether the history can be explained. It talks HTTP only and shares no code with Holdfast.";
+while it cuts, kills, pauses, fills, flips and turns clocks, heals, reads everything back, and \
+says whether the history can be explained. It talks HTTP only and shares no code with Holdfast.";
 
 const AFTER: &str = "\
 Examples:

@@ -78,7 +78,7 @@ pub(crate) fn all() -> Vec<Profile> {
         pace: Pace { generation: 260, idle: ms(60) },
         rooms: rooms(1),
         floors: FLOORS,
-        racers: 2_000,
+        racers: 1_500,
     };
     let thin = Profile {
         name: "thin",

@@ -33,7 +33,7 @@ fn leaders(book: &Book<'_>, report: &mut Report) {
         if let Some(((_, last_index), last)) = before.filter(|((on, _), _)| on == shard) {
             outcome.expect(last <= *leader, || {
                 format!(
-                    "shard {shard}: leader {last:?} at {last_index}, then {leader:?} at {index}: {}",
+                    "shard {shard}: {last:?} leads at {last_index}, {leader:?} at {index}: {}",
                     op.show()
                 )
             });

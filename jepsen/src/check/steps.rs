@@ -67,11 +67,15 @@ pub(super) fn entries(book: &Book<'_>, item: &Item<'_>) -> Entries {
     let (mut keys, mut buyers, mut adjusts) =
         (Numbers::default(), Numbers::default(), Numbers::default());
     let key_of_hold = keys_of_holds(book, item);
+    let ends = Ends::of(item);
     let mut list = Vec::new();
     for at in &item.ops {
         let op = book.ops[*at];
         let asked = op.asked();
         let (Some(told), false) = (told(op), op.is_local()) else { continue };
+        if told == Told::Unknown && ends.rule_out(op) {
+            continue;
+        }
         let step = if op.f() == Act::Adjust {
             let number = adjusts.of(asked.key.as_deref().unwrap_or_default());
             Step::Adjust { number, delta: asked.delta.unwrap_or(0) }
@@ -122,6 +126,57 @@ fn step(act: Act, ask: Ask, op: &Op<'_>) -> Option<Step> {
         | Act::Recovered
         | Act::Note => return None,
     })
+}
+
+/// How everything stood at the end: much of what was never answered is known from it not to have
+/// happened, and each such operation halves the search.
+struct Ends<'a> {
+    /// Whether the end is known at all.
+    known: bool,
+    by_key: BTreeMap<&'a str, Standing>,
+    by_hold: BTreeMap<&'a str, Standing>,
+}
+
+impl<'a> Ends<'a> {
+    fn of(item: &Item<'a>) -> Ends<'a> {
+        let rows = item.last.unwrap_or_default();
+        let key = |row: &'a Row| Some((row.reference.as_deref()?, row.state));
+        Ends {
+            known: item.last.is_some(),
+            by_key: rows.iter().filter_map(key).collect(),
+            by_hold: rows.iter().map(|row| (row.id.as_str(), row.state)).collect(),
+        }
+    }
+
+    /// Whether an operation that was never answered has certainly changed nothing.
+    fn rule_out(&self, op: Op<'a>) -> bool {
+        let key = op.asked().key.as_deref().unwrap_or_default();
+        let hold = op.asked().hold.as_deref().unwrap_or_default();
+        let state = self.by_hold.get(hold);
+        let ends_as = |states: &[Standing]| state.is_some_and(|state| states.contains(state));
+        match op.f() {
+            Act::Place => self.known && !self.by_key.contains_key(key),
+            // A key that has a hold was never voided. One that is void may be so by this attempt.
+            Act::Void => self.by_key.contains_key(key),
+            Act::Confirm => self.known && !ends_as(&[Standing::Sold, Standing::Returned]),
+            Act::Release => self.known && !ends_as(&[Standing::Released]),
+            Act::Return => self.known && !ends_as(&[Standing::Returned]),
+            Act::Create
+            | Act::Extend
+            | Act::Receipt
+            | Act::Adjust
+            | Act::Stock
+            | Act::Hold
+            | Act::Audit
+            | Act::Holds
+            | Act::Digest
+            | Act::Leader
+            | Act::FaultStart
+            | Act::FaultStop
+            | Act::Recovered
+            | Act::Note => false,
+        }
+    }
 }
 
 /// The placing key of each hold that was seen.

@@ -66,7 +66,8 @@ pub(super) fn draw(page: &mut String, series: &Series) {
     let height = chart.y + 6.0;
     let _ = writeln!(
         page,
-        "<svg viewBox=\"0 0 {WIDTH} {height:.0}\" role=\"img\" aria-label=\"timeline\">\n{body}</svg>"
+        "<svg viewBox=\"0 0 {WIDTH} {height:.0}\" role=\"img\" aria-label=\"timeline\">\n\
+         {body}</svg>"
     );
     legend(page);
 }

@@ -116,7 +116,8 @@ fn properties(page: &mut String, judgement: &Judgement) {
 fn faults(page: &mut String, history: &History) {
     page.push_str(
         "<h2>Faults and their proofs</h2>\n\
-         <table class=\"log\"><tr><th>at<th>lasted<th>fault<th>nodes<th>proof of effect<th>on healing\n",
+         <table class=\"log\"><tr><th>at<th>lasted<th>fault<th>nodes<th>proof of effect\
+         <th>on healing\n",
     );
     let ends: Vec<&Event> = history.seen(Act::FaultStop).collect();
     for begun in history.seen(Act::FaultStart) {
