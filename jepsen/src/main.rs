@@ -86,7 +86,7 @@ fn main() -> ExitCode {
 /// Says that the suite itself failed.
 fn failed(why: &str) -> ExitCode {
     eprintln!("holdfast-jepsen: {why}");
-    ExitCode::from(Verdict::HarnessFailure.code())
+    ExitCode::from(Verdict::HARNESS_FAILURE)
 }
 
 /// Says that the command line is wrong.
@@ -208,7 +208,10 @@ async fn outside(mut run: Run) -> ExitCode {
         Err(why) => return failed(&why),
     };
     match sandbox::supervise(&way, &scratch, seed, run.keep).await {
-        Ok(code) => ExitCode::from(code),
+        // Only who has written a verdict may end with the code of one.
+        Ok(code) if out.join("verdict.json").is_file() => ExitCode::from(code),
+        Ok(Verdict::HARNESS_FAILURE) => ExitCode::from(Verdict::HARNESS_FAILURE),
+        Ok(code) => failed(&format!("the suite ended with {code} and no verdict")),
         Err(why) => failed(&why),
     }
 }

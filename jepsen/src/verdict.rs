@@ -24,13 +24,16 @@ pub(crate) enum Verdict {
 }
 
 impl Verdict {
+    /// The exit code of a run that has no verdict, too.
+    pub(crate) const HARNESS_FAILURE: u8 = 4;
+
     /// The exit code of a run.
     pub(crate) fn code(self) -> u8 {
         match self {
             Verdict::Valid => 0,
             Verdict::Invalid => 1,
             Verdict::Insufficient => 3,
-            Verdict::HarnessFailure => 4,
+            Verdict::HarnessFailure => Verdict::HARNESS_FAILURE,
         }
     }
 

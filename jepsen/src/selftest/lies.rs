@@ -377,7 +377,8 @@ fn answered(history: &History) -> Vec<(usize, usize)> {
 }
 
 fn from_the_past(history: &mut History, dice: &mut Dice) -> Option<()> {
-    let ops = answered(history);
+    let mut ops = answered(history);
+    ops.retain(|(_, end)| history.events[*end].value.consistency.as_deref() != Some("local"));
     let (_, early) = *dice.pick(&ops)?;
     let commit = history.events[early].commit?;
     let later: Vec<(usize, usize)> = ops
