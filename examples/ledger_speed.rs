@@ -3,6 +3,7 @@
 //! ```text
 //! cargo run --release --example ledger_speed            # a million holds, some 3 GiB at most
 //! cargo run --release --example ledger_speed -- 100000  # fewer
+//! cargo run --release --example ledger_speed -- bench   # as `holdfast bench` names its holds
 //! ```
 //!
 //! Prints one line a measurement: the mean of all units, then the median, the 99th percentile and
@@ -42,6 +43,13 @@ impl Clock {
         self.units += units;
         self.calls.push(took);
         done
+    }
+
+    /// The longest of the fastest tenth of the calls: what a call costs while nobody else has the
+    /// core.
+    fn tenth(&mut self) -> Duration {
+        self.calls.sort();
+        self.calls.get(self.calls.len() / 10).copied().unwrap_or_default()
     }
 
     fn print(mut self, what: &str) {
@@ -152,8 +160,11 @@ impl Shard {
 }
 
 fn hold_of(answer: &Answer) -> HoldId {
+    if let Answer::Placed(placed) = answer {
+        return placed.id;
+    }
     let Answer::Hold { hold, replayed: false } = answer else {
-        panic!("expected a new hold, not {answer:?}");
+        panic!("expected a new or changed hold, not {answer:?}");
     };
     hold.id
 }
@@ -347,7 +358,7 @@ fn expiry(shard: &mut Shard) {
         });
         let commands = commands.collect();
         let answers = shard.entry(&mut clock, commands);
-        assert!(matches!(answers[0], Answer::Hold { replayed: false, .. }), "{:?}", answers[0]);
+        assert!(matches!(answers[0], Answer::Placed(_)), "{:?}", answers[0]);
     }
     clock.print("place of units that are due, 1,000 an entry");
     let mut clock = Clock::default();
@@ -366,8 +377,92 @@ fn expiry(shard: &mut Shard) {
     );
 }
 
+/// CPU time that this thread has had, in ns, up to the last tick of the scheduler.
+fn cpu_ns() -> u64 {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux");
+    stat.split(' ').next().and_then(|first| first.parse().ok()).expect("a number")
+}
+
+/// The placement of one unit that `holdfast bench` sends with this number: its lengths of keys and
+/// buyers, no limit, a lifetime asked for.
+fn bench_place(number: u64) -> Command {
+    Command::Place(Place {
+        name: name("bench-0123abcd"),
+        region: None,
+        buyer: Some(format!("b{number}")),
+        key: format!("bench-0123abcd-{number}"),
+        quantity: 1,
+        ttl_ms: Some(TTL_MS),
+        reference: None,
+    })
+}
+
+/// Holds up to `most`, in entries of 100 as `holdfast bench` makes them, with answers or without.
+/// Prints the cost of the placements from each of a few sizes on.
+fn bench_places(most: u64, answered: bool) {
+    const BATCH: u64 = 100;
+    let ledger = Ledger::new(ShardId(0), settings());
+    let mut shard = Shard { ledger, index: 0, now: BEGIN_MS };
+    let Command::Define(define) = define("bench-0123abcd", 1 << 40) else { unreachable!() };
+    let definition = Definition { limit_per_buyer: None, ..define.definition };
+    shard.untimed(vec![Command::Define(Define { definition, ..define })]);
+    let how = if answered { "apply" } else { "apply_unanswered" };
+    let before = resident_bytes();
+    let mut placed = 0;
+    for from in [10_000, 1_000_000, 3_000_000] {
+        if from > most {
+            break;
+        }
+        // Growing is part of the way, and of the cost: it is timed up to the size, and then the
+        // next tenth is timed alone.
+        for until in [from, from + from / 10] {
+            let mut clock = Clock::default();
+            let (mut cpu, first) = (0, placed);
+            while placed < until {
+                // What is applied is made first, some entries at a time.
+                let entries = (until - placed).div_ceil(BATCH).min(20);
+                let batches: Vec<Batch> = (0..entries)
+                    .map(|entry| Batch {
+                        stamp: UnixMs(shard.now + entry),
+                        commands: (placed + entry * BATCH..placed + (entry + 1) * BATCH)
+                            .map(bench_place)
+                            .collect(),
+                    })
+                    .collect();
+                shard.now += entries;
+                let start = cpu_ns();
+                for batch in &batches {
+                    shard.index += 1;
+                    let index = LogIndex(shard.index);
+                    if answered {
+                        drop(clock.time(BATCH, || shard.ledger.apply(index, batch)));
+                    } else {
+                        clock.time(BATCH, || shard.ledger.apply_unanswered(index, batch));
+                    }
+                }
+                cpu += cpu_ns() - start;
+                placed += entries * BATCH;
+            }
+            let fast = clock.tenth().as_nanos() / u128::from(BATCH);
+            clock.print(&format!("{how}, {first} to {placed} live"));
+            let each = cpu / (placed - first);
+            println!("{:<44} {each:>9} ns of CPU each; {fast} ns in the fastest tenth", "");
+        }
+        let grown = resident_bytes().saturating_sub(before);
+        println!("{:<44} {:>9} bytes a live hold", format!("{how}, memory"), grown / placed);
+    }
+    assert_eq!(shard.ledger.figures().holds_held, placed, "every placement was granted");
+}
+
 fn main() {
     let argument = std::env::args().nth(1);
+    if argument.as_deref() == Some("bench") {
+        let most = std::env::args().nth(2);
+        let most = most.map_or(3_000_000, |text| text.parse().expect("how many holds"));
+        bench_places(most, false);
+        bench_places(most, true);
+        return;
+    }
     let holds = argument.map_or(1_000_000, |text| text.parse().expect("how many holds"));
     let (mut shard, ids) = places(holds);
     foresee(&shard, holds);

@@ -6,6 +6,7 @@
 //! length, CRC32. A published struct is never edited: a new version gets a new struct.
 
 use bincode::Options;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// What was wrong with bytes that should have been a record.
@@ -67,6 +68,16 @@ pub fn encode_into<T: Serialize>(bytes: &mut Vec<u8>, value: &T) -> Result<(), C
 /// [`CodecError::Bincode`] when the bytes are not one such value and nothing else.
 pub fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, CodecError> {
     Ok(options().deserialize(bytes)?)
+}
+
+/// Decodes a value that owns what it has from the front of these bytes, and leaves what is behind
+/// it.
+///
+/// # Errors
+///
+/// [`CodecError::Bincode`] when the bytes do not begin with such a value.
+pub fn decode_front<T: DeserializeOwned>(bytes: &mut &[u8]) -> Result<T, CodecError> {
+    Ok(options().allow_trailing_bytes().deserialize_from(bytes)?)
 }
 
 /// The first four bytes of every envelope.

@@ -2,8 +2,6 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 fn main() -> ExitCode {
-    holdfast::cli::run(holdfast::cli::CommandLine::parse())
+    holdfast::cli::run(std::env::args_os().collect())
 }

@@ -183,6 +183,47 @@ fn a_wrong_command_line_exits_2() {
 }
 
 #[test]
+fn a_wrong_command_line_is_one_json_object_on_stdout_for_programs() {
+    for (line, word) in [
+        (&["--json"][..], "subcommand"),
+        (&["item", "--json"], "subcommand"),
+        (&["--json", "frobnicate"], "frobnicate"),
+        (&["hold", "place", "--json"], "ITEM"),
+        (&["hold", "place", "x", "--json", "--quantity", "0"], "--quantity"),
+        (&["item", "create", "x", "--total", "-1", "--json"], "-1"),
+        (&["status", "--json", "--timeout-ms", "soon"], "soon"),
+        (&["status", "--json=yes"], "--json"),
+        (&["status", "--url", "http://a:1", "--json", "--colour"], "--colour"),
+        // Not clap's errors: ours look the same.
+        (&["--json", "--url", "https://secret:1", "status"], "https"),
+        (&["serve", "--json", "--set", "http.listne=127.0.0.1:1"], "http.listne"),
+    ] {
+        let output = holdfast("http://127.0.0.1:9", line);
+        assert_eq!(code(&output), 2, "{line:?}: {}", stderr(&output));
+        let told = stdout_json(&output);
+        assert_eq!(told["exit_code"], 2, "{line:?}: {told}");
+        let error = told["error"].as_str().expect("words");
+        assert!(error.contains(word), "{line:?}: {error}");
+        assert!(!error.contains("Usage:") && !error.contains('\u{1b}'), "{line:?}: {error}");
+        assert_eq!(told.as_object().map(serde_json::Map::len), Some(2), "{line:?}: {told}");
+        assert_eq!(stdout(&output).lines().count(), 1, "{line:?}");
+        assert!(!stderr(&output).is_empty(), "people are told too: {line:?}");
+    }
+    // A value is no flag, help is no error, and nobody else gets JSON.
+    for (line, expected) in [
+        (&["hold", "place", "--quantity", "0", "x", "--", "--json"][..], 2),
+        (&["hold", "frobnicate"], 2),
+        (&["--json", "--help"], 0),
+        (&["--json", "--version"], 0),
+    ] {
+        let output = holdfast("http://127.0.0.1:9", line);
+        assert_eq!(code(&output), expected, "{line:?}: {}", stderr(&output));
+        assert!(!stdout(&output).starts_with('{'), "{line:?}: {}", stdout(&output));
+        assert_eq!(stdout(&output).is_empty(), expected == 2, "{line:?}");
+    }
+}
+
+#[test]
 fn an_audit_exits_1_when_a_law_is_broken() {
     let sums = |conserved: bool| {
         json(200, &format!(r#"{{"item":"x","conserved":{conserved},"total":3,"held":1,"sold":2}}"#))

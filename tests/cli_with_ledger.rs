@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use futures_util::future::BoxFuture;
 use holdfast::http::{Connections, Front, Limits, router, serve};
 use holdfast::ledger::{
-    Batch, CommitPoint, LeaderId, Ledger, LogIndex, NodeId, Settings, ShardId, UnixMs,
+    BatchOf, CommitPoint, LeaderId, Ledger, LogIndex, NodeId, Settings, ShardId, UnixMs,
 };
 use holdfast::shard::{
     Adopt, Adopted, Desk, MemberSpec, NodeStatus, Outcome, Question, Reply, Request, ShardStatus,
@@ -28,7 +28,7 @@ impl LedgerDesk {
             Question::Command(command) => {
                 state.1 += 1;
                 let index = LogIndex(state.1);
-                let batch = Batch { stamp: START, commands: vec![command] };
+                let batch = BatchOf { stamp: START, commands: vec![command] };
                 Outcome::Answered(state.0.apply(index, &batch).remove(0))
             }
             Question::Query { query, .. } => Outcome::Found(state.0.query(&query)),

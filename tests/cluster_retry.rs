@@ -6,7 +6,7 @@ mod cluster;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use cluster::{Buying, Fleet, Plan, rounds, seed};
+use cluster::{Buying, Fleet, Plan, SOON, pass, rounds, seed, wait_for};
 use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -117,10 +117,27 @@ async fn retry_after_the_leader_died_with_the_answer_finds_the_same_effect() {
     assert_eq!((audit.number_of("held"), audit.number_of("sold")), (2, 2));
 }
 
+/// How the first caller of a key stops waiting while its entry is in flight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Leaving {
+    Deadline,
+    Gone,
+}
+
 /// The trap: a key must not leave the in-flight table because its first caller's deadline passed,
 /// or the retry is proposed a second time.
 #[tokio::test]
 async fn retry_joins_the_entry_in_flight_after_its_first_callers_deadline() {
+    retry_joins_after(Leaving::Deadline).await;
+}
+
+/// The same trap: nor because its first caller went away.
+#[tokio::test]
+async fn retry_joins_the_entry_in_flight_after_its_first_caller_went_away() {
+    retry_joins_after(Leaving::Gone).await;
+}
+
+async fn retry_joins_after(leaving: Leaving) {
     // A lease that outlives the pause of both followers: the entry stays this leader's to decide.
     let plan = Plan::new(3, 1)
         .set("raft.heartbeat_ms", 100)
@@ -136,9 +153,26 @@ async fn retry_joins_the_entry_in_flight_after_its_first_callers_deadline() {
     let path = "/v1/items/ticket/holds";
     let body = json!({"quantity": 1, "buyer": "b"});
     let within = Duration::from_millis(150);
-    let first = fleet.caller(leader).post_within(path, "k", &body, within).await;
-    let first = first.expect("an answer");
-    assert_eq!(first.slug(), "outcome-unknown", "{first:?}");
+    match leaving {
+        Leaving::Deadline => {
+            let first = fleet.caller(leader).post_within(path, "k", &body, within).await;
+            let first = first.expect("an answer");
+            assert_eq!(first.slug(), "outcome-unknown", "{first:?}");
+        }
+        Leaving::Gone => {
+            let mut first = fleet.caller(leader);
+            let headers = [("Idempotency-Key", "k"), ("Holdfast-Deadline-Ms", "20000")];
+            first.write("POST", path, &headers, Some(&body)).await.expect("sent");
+            wait_for("it is proposed", SOON, async || {
+                let keys = fleet.metrics(leader).await.sum("holdfast_keys_in_flight", &[]);
+                if keys >= 1.0 { Ok(()) } else { Err(format!("{keys} keys")) }
+            })
+            .await;
+            drop(first);
+            // The node has seen many times that nobody waits there any more.
+            pass(within).await;
+        }
+    }
     let commands = fleet.metrics(leader).await.sum("holdfast_commands_total", &[]);
     let in_flight = fleet.metrics(leader).await.sum("holdfast_keys_in_flight", &[]);
     assert!(in_flight >= 1.0, "the key left the table with its caller");

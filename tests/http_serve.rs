@@ -286,6 +286,86 @@ fn h17_a_message_whose_length_is_ambiguous_is_400_and_the_inner_request_never_ru
 }
 
 #[test]
+fn a_request_that_does_not_name_its_host_once_and_rightly_is_400_and_nothing_runs() {
+    let server = Server::start(Limits::default());
+    let before = server.desk.entries();
+    let body = r#"{"quantity":1}"#;
+    let tail = "content-type: application/json\r\nidempotency-key: k\r\ncontent-length: 14\r\n\r\n";
+    for hosts in [
+        "",
+        "x-host: h\r\n",
+        "host: a\r\nhost: b\r\n",
+        "Host: a\r\nHOST: a\r\n",
+        "host: a b\r\n",
+        "host: user@a\r\n",
+        "host: a/b\r\n",
+        "host: http://a\r\n",
+        "host: a, b\r\n",
+        "host: \"a\"\r\n",
+        "host: h\u{f6}st\r\n",
+    ] {
+        let mut client = server.connect();
+        client.send(
+            format!("POST /v1/items/shirt/holds HTTP/1.1\r\n{hosts}{tail}{body}{GET}").as_bytes(),
+        );
+        let answer = client.rest();
+        assert!(answer.starts_with("HTTP/1.1 400"), "{hosts}{answer}");
+        assert!(answer.contains("/problems/malformed") && answer.contains("Host"), "{answer}");
+        assert_eq!(answer.matches("HTTP/1.1").count(), 1, "{hosts}{answer}");
+    }
+    assert_eq!(server.desk.entries(), before, "nothing ran");
+    let mut client = server.connect();
+    for host in ["", "h", "h:7101", "[::1]:7101", "127.0.0.1", "a-b.example", "a%20b"] {
+        let answer = client.ask(&format!("GET /livez HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+        assert!(answer.starts_with("HTTP/1.1 200"), "{host}: {answer}");
+    }
+    // HTTP/1.0 knew no Host.
+    let mut client = server.connect();
+    client.send(b"GET /livez HTTP/1.0\r\n\r\n");
+    let answer = client.rest();
+    assert!(answer.starts_with("HTTP/1.0 200") || answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+/// RFC 9112 §2.2 allows a recipient to read LF alone as the end of a line. What must not be is that
+/// it hides a second length or a second request from whoever reads CRLF only.
+#[test]
+fn a_line_that_ends_in_lf_alone_is_read_and_hides_nothing() {
+    let server = Server::start(Limits::default());
+    let mut client = server.connect();
+    for get in ["GET /livez HTTP/1.1\nhost: h\n\n", "GET /livez HTTP/1.1\nhost: h\r\n\r\n"] {
+        let answer = client.ask(get);
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+    let before = server.desk.entries();
+    let head = "POST /v1/items/shirt/holds HTTP/1.1\r\nhost: h\r\n\
+                content-type: application/json\r\nidempotency-key: outer\r\n";
+    let (inner, chunks) = (place("smuggled"), "e\r\n{\"quantity\":1}\r\n0\r\n\r\n");
+    for hidden in [
+        "x: y\ncontent-length: 6\ntransfer-encoding: chunked\r\n",
+        "transfer-encoding: chunked\ncontent-length: 6\r\n",
+        "content-length: 14\ncontent-length: 15\r\n",
+        "x: y\nhost: other\r\ncontent-length: 14\r\n",
+        // A bare CR ends no line.
+        "x: y\rcontent-length: 14\r\n",
+        "x: y\r\rhost: h\r\n",
+    ] {
+        let mut client = server.connect();
+        client.send(format!("{head}{hidden}\r\n{chunks}{inner}").as_bytes());
+        let answer = client.rest();
+        assert!(answer.starts_with("HTTP/1.1 400"), "{hidden}{answer}");
+        assert_eq!(answer.matches("HTTP/1.1").count(), 1, "{hidden}{answer}");
+    }
+    // In the body's framing every line ends in CRLF.
+    let mut client = server.connect();
+    let body = "e\n{\"quantity\":1}\n0\n\n";
+    client.send(format!("{head}transfer-encoding: chunked\r\n\r\n{body}{inner}").as_bytes());
+    let answer = client.rest();
+    assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+    assert_eq!(answer.matches("HTTP/1.1").count(), 1, "{answer}");
+    assert_eq!(server.desk.entries(), before, "nothing ran");
+}
+
+#[test]
 fn h14_a_plain_client_reads_its_413_and_its_431() {
     let server = Server::start(Limits::default());
     for (excess, chunked) in [(1, false), (2 << 20, false), (2 << 20, true)] {

@@ -15,7 +15,7 @@ mod ledger_model;
 #[path = "golden/words.rs"]
 mod words;
 
-use ledger_model::{crowds, exchange, hostile, sequences};
+use ledger_model::{buckets, crowds, exchange, hostile, sequences};
 
 fn number_from_environment(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).map_or(otherwise, |text| text.parse().expect("a number"))
@@ -144,6 +144,12 @@ fn a_confirmation_around_the_deadline_has_one_end_case_l19() {
 #[test]
 fn a_key_is_found_among_thousands_until_its_retention_ends_case_i05() {
     crowds::a_key_is_found_among_thousands_until_its_retention_ends();
+}
+
+/// Law 4.
+#[test]
+fn a_buyer_is_served_by_no_other_bucket_than_its_own() {
+    buckets::a_buyer_is_served_by_no_other_bucket_than_its_own();
 }
 
 #[test]

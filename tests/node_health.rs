@@ -5,41 +5,24 @@
 // A test that names one answer panics on every other one, known or to come.
 #![allow(clippy::wildcard_enum_match_arm)]
 
+mod node_parts;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use holdfast::clock::WallClock;
 use holdfast::config::Config;
 use holdfast::ledger::{
-    Answer, Command, Define, Definition, Found, HoldRules, HoldState, HoldView, ItemName, NodeId,
-    Place, Query, Settings,
+    Answer, Command, Define, Definition, Found, HoldId, HoldRules, HoldState, HoldView, ItemName,
+    Place, Query,
 };
-use holdfast::node::{Counter, Office, Parts, sled_pages};
-use holdfast::peer::{Network, PeerLimits, Spawner};
-use holdfast::shard::{
-    Adopt, Consistency, Desk, Hop, MemberSpec, NodeStatus, Outcome, Question, Request, Role,
-};
-use holdfast::storage::{Disk, Fault, PageDesk, RealDisk, SimDisk};
+use holdfast::node::{Counter, Office};
+use holdfast::shard::{Consistency, Desk, Hop, NodeStatus, Outcome, Question, Request, Role};
+use holdfast::storage::{Disk, Fault, RealDisk, SimDisk};
+use node_parts::{adopt, eventually, free_address, parts, spawner};
 use tempfile::TempDir;
-
-/// How long anything here may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
-const LOOK_EVERY: Duration = Duration::from_millis(20);
-
-fn spawner() -> Spawner {
-    let handle = tokio::runtime::Handle::current();
-    Arc::new(move |work| {
-        handle.spawn(work);
-    })
-}
-
-fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("bound").port()
-}
 
 struct TestNode {
     desk: Counter,
@@ -68,18 +51,10 @@ impl Plan {
             let dir = TempDir::new().expect("a directory");
             let (clock, disk) = (Arc::new(AtomicI64::new(0)), SimDisk::new());
             let real: Arc<dyn Disk> = Arc::new(RealDisk);
-            let parts = Parts {
-                disk: if self.simulated_disks { disk.mount() } else { real },
-                pages: Arc::new(sled_pages),
-                desk: PageDesk::start().expect("a thread"),
-                network: Arc::new(|local| Network::tcp(local, PeerLimits::default())),
-                clock: WallClock::with_offset(Arc::clone(&clock)),
-                place: Arc::new(|_| Ok(spawner())),
-                random: Arc::new(rand::random),
-            };
+            let parts = parts(if self.simulated_disks { disk.mount() } else { real }, &clock);
             let mut config = Config::for_test(PathBuf::from(dir.path()));
             config.cluster.shards = 1;
-            config.peer.listen.set_port(free_port());
+            config.peer.listen = free_address();
             // Every node of this test runs on one thread, and other tests run beside it.
             config.raft.heartbeat_ms = 50;
             config.raft.election_min_ms = 600;
@@ -89,14 +64,7 @@ impl Plan {
             config.validate().expect("a valid configuration");
             let office = Office::open(config, parts, spawner()).await.expect("it opens");
             let desk = Counter(office);
-            let adopted = desk.adopt(offer(node)).await.expect("it takes an identity");
-            members.push(MemberSpec {
-                node: NodeId(node),
-                log_uuid: adopted.log_uuid,
-                peer_addr: adopted.peer_addr,
-                http_addr: adopted.http_addr,
-                region: adopted.region,
-            });
+            members.push(adopt(&desk, "c0", node).await);
             nodes.push(TestNode { desk, clock, disk });
             dirs.push(dir);
         }
@@ -107,30 +75,6 @@ impl Plan {
         let cluster = Cluster { nodes, _dirs: dirs };
         cluster.leader().await;
         cluster
-    }
-}
-
-fn offer(node: u64) -> Adopt {
-    let settings = Settings {
-        shards: 1,
-        tag_key: [7; 16],
-        slots: 16,
-        sweep_max: 512,
-        receipt_retention_ms: 86_400_000,
-        sold_retention_ms: 86_400_000,
-    };
-    Adopt { cluster_id: "c0".repeat(16), node: NodeId(node), settings }
-}
-
-/// Looks again and again until `look` finds something.
-async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        if let Some(found) = look().await {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "it did not happen: {what}");
-        holdfast::runtime::sleep(LOOK_EVERY).await;
     }
 }
 
@@ -165,7 +109,7 @@ impl Cluster {
     /// Asks until it is answered: pauses are retried with the same key.
     async fn answer(&self, node: usize, command: Command) -> Answer {
         eventually("an answer", async || {
-            match self.ask(node, Question::Command(command.clone())).await {
+            match self.ask(node, Question::from(command.clone())).await {
                 Outcome::Answered(answer) => Some(answer),
                 other => {
                     let status = self.status(node);
@@ -197,17 +141,18 @@ impl Cluster {
     }
 
     async fn place(&self, node: usize, key: &str, ttl_ms: u64) -> HoldView {
-        match self.answer(node, placing(key, ttl_ms)).await {
-            Answer::Hold { hold, .. } => hold,
+        let command = placing(key, ttl_ms);
+        match self.answer(node, command.clone()).await.shown_to(&command) {
+            Answer::Hold { hold, .. } => *hold,
             other => panic!("{key}: {other:?}"),
         }
     }
 
-    async fn hold(&self, node: usize, hold: &HoldView) -> HoldView {
+    async fn hold(&self, node: usize, id: HoldId) -> HoldView {
         eventually("a read of the hold", async || {
-            let query = Query::Hold { id: hold.id, tenant: "default".to_owned() };
+            let query = Query::Hold { id, tenant: "default".to_owned() };
             match self.ask(node, Question::Query { query, shard: None }).await {
-                Outcome::Found(Found::Hold(hold)) => Some(hold),
+                Outcome::Found(Found::Hold(hold)) => Some(*hold),
                 _ => None,
             }
         })
@@ -245,13 +190,13 @@ async fn a_wild_clock_on_the_leader_neither_expires_nor_freezes_holds() {
         let status = cluster.status(leader);
         assert!(status.clocks.wild, "{:?}", status.clocks);
         assert!(status.abstains.is_some());
-        assert_eq!(cluster.hold(heir, &long).await.state, HoldState::Held);
+        assert_eq!(cluster.hold(heir, long.id).await.state, HoldState::Held);
         eventually("the short hold's end", async || {
-            let hold = cluster.hold(heir, &short).await;
+            let hold = cluster.hold(heir, short.id).await;
             (hold.state == HoldState::Expired).then_some(())
         })
         .await;
-        let long = cluster.hold(heir, &long).await;
+        let long = cluster.hold(heir, long.id).await;
         assert_eq!(long.state, HoldState::Held);
         let passed = long.now.0 - long.placed_at.0;
         assert!(passed < 120_000, "{passed} ms of ledger time");
@@ -296,7 +241,7 @@ async fn tampered(leads: bool) {
     eventually("it is built anew", async || {
         key += 1;
         // What a tampered leader answers is not to be trusted: its ledger may have noticed itself.
-        let question = Question::Command(placing(&format!("after {key}"), 600_000));
+        let question = Question::from(placing(&format!("after {key}"), 600_000));
         drop(cluster.ask((victim + 1) % 3, question).await);
         let digests = &cluster.status(victim).shards[0].digests;
         (digests.rebuilt == 1 && digests.trouble.is_none()).then_some(())
@@ -350,7 +295,7 @@ async fn a_leader_with_a_hung_disk_hands_over_and_in_the_end_stops() {
     let mut key = 0;
     let heir = eventually("another leader", async || {
         key += 1;
-        let asked = cluster.ask(other, Question::Command(placing(&format!("{key}"), 600_000)));
+        let asked = cluster.ask(other, Question::from(placing(&format!("{key}"), 600_000)));
         drop(asked.await);
         cluster.leader_now().filter(|heir| *heir != leader)
     })
@@ -372,16 +317,16 @@ async fn a_failed_sync_ends_the_nodes_part_and_loses_nothing_that_was_acknowledg
     let leader = cluster.leader().await;
     let mut granted = Vec::new();
     for key in 0..20 {
-        granted.push(cluster.place(leader, &format!("before {key}"), 600_000).await);
+        granted.push(cluster.place(leader, &format!("before {key}"), 600_000).await.id);
     }
     cluster.nodes[leader].disk.fail_sync(1, Fault::Io);
     let other = (leader + 1) % 3;
     let mut key = 0;
     let why = eventually("the end of its part", async || {
         key += 1;
-        let question = Question::Command(placing(&format!("during {key}"), 600_000));
-        if let Outcome::Answered(Answer::Hold { hold, .. }) = cluster.ask(other, question).await {
-            granted.push(hold);
+        let question = Question::from(placing(&format!("during {key}"), 600_000));
+        if let Outcome::Answered(Answer::Placed(placed)) = cluster.ask(other, question).await {
+            granted.push(placed.id);
         }
         cluster.status(leader).stopped
     })
@@ -393,7 +338,7 @@ async fn a_failed_sync_ends_the_nodes_part_and_loses_nothing_that_was_acknowledg
     let end = eventually("its end is told", async || ended.borrow().clone()).await;
     assert!(!end.is_fatal, "the process goes on to say why");
     for hold in granted {
-        assert_eq!(cluster.hold(other, &hold).await.state, HoldState::Held);
+        assert_eq!(cluster.hold(other, hold).await.state, HoldState::Held);
     }
     cluster.place(other, "after", 600_000).await;
 }
@@ -411,7 +356,7 @@ async fn a_full_disk_sheds_placements_until_there_is_room_again() {
     .await;
     disk.set_capacity(Some(disk.used_bytes() + (3 << 20)));
     eventually("it is full", async || cluster.status(0).log.disk_full.then_some(())).await;
-    let shed = cluster.ask(0, Question::Command(placing("during", 600_000))).await;
+    let shed = cluster.ask(0, Question::from(placing("during", 600_000))).await;
     assert_eq!(shed, Outcome::Overloaded);
     let confirm = Command::Confirm(holdfast::ledger::Confirm {
         hold: hold.id,

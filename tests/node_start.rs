@@ -3,6 +3,8 @@
 
 #![cfg(not(feature = "sim"))]
 
+mod node_parts;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,25 +12,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 use std::time::{Duration, Instant};
 
-use holdfast::clock::WallClock;
 use holdfast::config::Config;
-use holdfast::ledger::{Command, Define, Definition, HoldRules, ItemName, NodeId, Settings};
-use holdfast::node::{Counter, Office, Parts, sled_pages};
-use holdfast::peer::{Network, PeerLimits, Spawner};
-use holdfast::shard::{Adopt, Consistency, Desk, Hop, MemberSpec, Outcome, Question, Request};
-use holdfast::storage::{PageDesk, RealDisk};
+use holdfast::ledger::{Command, Define, Definition, HoldRules, ItemName, NodeId, ShardId};
+use holdfast::node::{Counter, Office};
+use holdfast::peer::{Address, Lane, LocalIdentity, Network, PeerId, PeerLimits};
+use holdfast::shard::{Consistency, Desk, Hop, MemberSpec, Outcome, Question, Request};
+use holdfast::storage::RealDisk;
+use node_parts::{adopt, eventually, free_address, parts, spawner};
 use tempfile::TempDir;
-
-/// How long anything here may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
-const LOOK_EVERY: Duration = Duration::from_millis(20);
-
-fn spawner() -> Spawner {
-    let handle = tokio::runtime::Handle::current();
-    Arc::new(move |work| {
-        handle.spawn(work);
-    })
-}
 
 /// A node's directory and configuration, which outlive its runs.
 struct Place {
@@ -43,8 +34,7 @@ impl Place {
         config.cluster.shards = 1;
         config.log.ballast_bytes = 0;
         config.checkpoint.interval_ms = 100;
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-        config.peer.listen.set_port(listener.local_addr().expect("bound").port());
+        config.peer.listen = free_address();
         config.validate().expect("a valid configuration");
         Place { dir, config }
     }
@@ -54,15 +44,7 @@ impl Place {
     }
 
     async fn try_open(&self) -> Result<Counter, String> {
-        let parts = Parts {
-            disk: Arc::new(RealDisk),
-            pages: Arc::new(sled_pages),
-            desk: PageDesk::start().expect("a thread"),
-            network: Arc::new(|local| Network::tcp(local, PeerLimits::default())),
-            clock: WallClock::with_offset(Arc::new(AtomicI64::new(0))),
-            place: Arc::new(|_| Ok(spawner())),
-            random: Arc::new(rand::random),
-        };
+        let parts = parts(Arc::new(RealDisk), &Arc::new(AtomicI64::new(0)));
         let opened = Office::open(self.config.clone(), parts, spawner()).await;
         opened.map(Counter).map_err(|error| error.to_string())
     }
@@ -75,7 +57,7 @@ impl Place {
     async fn lived(cluster: &str) -> Place {
         let place = Place::new();
         let desk = place.open().await;
-        let members = adopt(&desk, cluster, 1).await;
+        let members = vec![adopt(&desk, cluster, 1).await];
         desk.begin(members).await.expect("it begins");
         let mut number = 0;
         eventually("a purged log", async || {
@@ -114,34 +96,15 @@ impl Place {
     /// It starts, leads its shard, and has what it had.
     async fn starts(&self) {
         let desk = self.open().await;
-        eventually("it serves", async || {
+        // One that has just begun to lead has not applied its log yet.
+        eventually("it serves what it had", async || {
             let shards = desk.status().shards;
-            shards.iter().all(|shard| shard.paused.is_none()).then_some(())
+            let all = shards.iter().all(|one| one.paused.is_none() && one.figures.items > 0);
+            all.then_some(())
         })
         .await;
-        assert!(desk.status().shards[0].figures.items > 0);
         desk.0.stop().await;
     }
-}
-
-async fn adopt(desk: &Counter, cluster: &str, node: u64) -> Vec<MemberSpec> {
-    let settings = Settings {
-        shards: 1,
-        tag_key: [7; 16],
-        slots: 16,
-        sweep_max: 512,
-        receipt_retention_ms: 86_400_000,
-        sold_retention_ms: 86_400_000,
-    };
-    let offer = Adopt { cluster_id: cluster.repeat(16), node: NodeId(node), settings };
-    let adopted = desk.adopt(offer).await.expect("it takes an identity");
-    vec![MemberSpec {
-        node: NodeId(node),
-        log_uuid: adopted.log_uuid,
-        peer_addr: adopted.peer_addr,
-        http_addr: adopted.http_addr,
-        region: adopted.region,
-    }]
 }
 
 /// Defines an item, until it is answered.
@@ -162,24 +125,12 @@ async fn define(desk: &Counter, item: &str) {
     });
     eventually("an answer", async || {
         let deadline = holdfast::runtime::now() + Duration::from_secs(5);
-        let question = Question::Command(define.clone());
+        let question = Question::from(define.clone());
         let (consistency, hop) = (Consistency::Leader, Hop::Forward);
         let asked = desk.ask(Request { question, deadline, consistency, hop }).await.outcome;
         matches!(asked, Outcome::Answered(_)).then_some(())
     })
     .await;
-}
-
-/// Looks again and again until `look` finds something.
-async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        if let Some(found) = look().await {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "it did not happen: {what}");
-        holdfast::runtime::sleep(LOOK_EVERY).await;
-    }
 }
 
 /// Every file below a directory.
@@ -203,6 +154,91 @@ fn copy_all(from: &Path, to: &Path) {
         fs::create_dir_all(to.parent().expect("a directory")).expect("it is made");
         fs::write(to, bytes).expect("it is written");
     }
+}
+
+/// Law 10, seen from the others: whoever comes back under a member's id with another log, wiped or
+/// made anew, is let in on no lane, so that it votes and is appended to nowhere.
+#[tokio::test]
+async fn peers_accept_votes_and_appends_from_no_other_pair_of_node_and_log() {
+    let place = Place::new();
+    let desk = place.open().await;
+    let own = adopt(&desk, "c1", 1).await;
+    let log_uuid = u128::from_str_radix(&own.log_uuid, 16).expect("hexadecimal").to_be_bytes();
+    let second = MemberSpec {
+        node: NodeId(2),
+        log_uuid: "02".repeat(16),
+        peer_addr: free_address().to_string(),
+        ..own.clone()
+    };
+    desk.begin(vec![own.clone(), second]).await.expect("it begins");
+    let lanes = [Lane::Vote, Lane::Append, Lane::Snapshot, Lane::Forward];
+    let ask = async |cluster: u8, node: u64, log: u8, lane: Lane| {
+        let id = PeerId { node: NodeId(node), log_uuid: [log; 16] };
+        let caller =
+            Network::tcp(LocalIdentity { cluster_id: [cluster; 16], id }, PeerLimits::default());
+        let to = Address { node: NodeId(1), log_uuid, addr: own.peer_addr.clone() };
+        let shard = (lane != Lane::Forward).then_some(ShardId(0));
+        let link = caller.link(to, shard, lane);
+        let deadline = holdfast::runtime::now() + Duration::from_secs(20);
+        // No lane knows this kind of call: whoever is let in is told so, or hung up on.
+        let answer = link.send(u16::MAX, Vec::new().into(), deadline).await;
+        println!("cluster {cluster:x}, node {node}, log {log:x}, {lane:?}: {answer:?}");
+        (caller.counters().dial_refusals, answer.err().map(|error| error.to_string()))
+    };
+    for lane in lanes {
+        assert_eq!(ask(0xc1, 2, 2, lane).await.0, 0, "the member itself is let in: {lane:?}");
+        for (cluster, node, log) in [(0xc1, 2, 3), (0xc1, 3, 2), (0xc1, 2, 0), (0xc2, 2, 2)] {
+            let (refusals, words) = ask(cluster, node, log, lane).await;
+            let words = words.expect("nobody answers a stranger");
+            assert_eq!(refusals, 1, "node {node} with log {log} on {lane:?}: {words}");
+            assert!(words.contains("no member") || words.contains("foreign cluster"), "{words}");
+        }
+    }
+    desk.0.stop().await;
+}
+
+/// Knocks at a peer port until it opens, and tells how often it was refused before.
+async fn refusals_before_it_opens(place: &Place) -> usize {
+    let mut refused = 0;
+    eventually("the peer port opens", async || {
+        match tokio::net::TcpStream::connect(place.config.peer.listen).await {
+            Ok(_) => Some(refused),
+            Err(_) => {
+                refused += 1;
+                None
+            }
+        }
+    })
+    .await
+}
+
+/// It has forgotten whom it promised what, so it waits until every lease has run out that it may
+/// have granted before it stopped.
+#[tokio::test]
+async fn the_peer_port_of_a_node_with_a_log_opens_no_sooner_than_the_longest_election_timeout() {
+    let mut place = Place::lived("c1").await;
+    place.config.raft.election_max_ms = 1_500;
+    let started = Instant::now();
+    let (desk, refused) = tokio::join!(place.open(), refusals_before_it_opens(&place));
+    let waited = started.elapsed();
+    println!("open after {waited:?}, {refused} refused");
+    assert!(waited >= Duration::from_millis(1_500), "open after {waited:?}");
+    assert!(refused > 0, "nobody knocked before");
+    desk.0.stop().await;
+}
+
+#[tokio::test]
+async fn the_peer_port_of_a_node_without_a_log_opens_at_once() {
+    let mut place = Place::new();
+    place.config.raft.election_max_ms = 30_000;
+    let desk = place.open().await;
+    let members = vec![adopt(&desk, "c1", 1).await];
+    let begun = Instant::now();
+    desk.begin(members).await.expect("it begins");
+    assert_eq!(refusals_before_it_opens(&place).await, 0, "it opens before it says that it began");
+    let waited = begun.elapsed();
+    assert!(waited < Duration::from_millis(30_000), "it has nothing to wait for: {waited:?}");
+    desk.0.stop().await;
 }
 
 const NEVER_VOTES: [&str; 2] = ["it must not vote under this id", "docs/operations.md"];
@@ -274,7 +310,7 @@ async fn a_node_that_lost_its_members_is_not_taken_for_a_new_one() {
 async fn a_node_that_was_adopted_and_never_began_starts_and_may_begin() {
     let place = Place::new();
     let desk = place.open().await;
-    let members = adopt(&desk, "c1", 1).await;
+    let members = vec![adopt(&desk, "c1", 1).await];
     desk.0.stop().await;
     let desk = place.open().await;
     desk.begin(members).await.expect("it begins");
@@ -290,7 +326,7 @@ async fn the_members_file_is_the_same_on_every_node() {
     let (mut desks, mut members) = (Vec::new(), Vec::new());
     for (place, node) in places.iter().zip(1..) {
         let desk = place.open().await;
-        members.extend(adopt(&desk, "c1", node).await);
+        members.push(adopt(&desk, "c1", node).await);
         desks.push(desk);
     }
     for (desk, turns) in desks.iter().zip(0..) {

@@ -1,8 +1,8 @@
 //! The command line: one verb a file, data on stdout, words on stderr.
 //!
-//! Promises: with `--json` stdout carries JSON and nothing else; the exit code tells a script what
-//! happened (`Failure`); an outcome that is not known is never reported as "no". Never prints
-//! progress to anything but a terminal.
+//! Promises: with `--json` stdout carries JSON and nothing else, also when the command line itself
+//! is wrong; the exit code tells a script what happened (`Failure`); an outcome that is not known
+//! is never reported as "no". Never prints progress to anything but a terminal.
 
 mod advice;
 mod audit;
@@ -17,9 +17,11 @@ mod progress;
 mod serve;
 mod status;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
 
 use crate::client::{CallError, Client, ClientConfig, Problem};
@@ -39,7 +41,7 @@ const UNREACHABLE_WITHIN: Duration = Duration::from_millis(500);
 /// Sells the last unit exactly once: a replicated, durable inventory store.
 #[derive(Debug, Parser)]
 #[command(name = "holdfast", version, after_help = EXIT_CODES, max_term_width = 100)]
-pub struct CommandLine {
+struct CommandLine {
     #[command(flatten)]
     reach: Reach,
     #[command(subcommand)]
@@ -200,8 +202,38 @@ impl Failure {
     }
 }
 
-/// Runs one verb and returns the process's exit code.
-pub fn run(line: CommandLine) -> ExitCode {
+/// Reads a command line, the program's name first, runs its verb and returns the process's exit
+/// code.
+pub fn run(arguments: Vec<OsString>) -> ExitCode {
+    match CommandLine::try_parse_from(&arguments) {
+        Ok(line) => run_verb(line),
+        Err(error) => refuse_line(&error, wants_json(&arguments)),
+    }
+}
+
+/// Tells whether a line that cannot be read asks for JSON.
+fn wants_json(arguments: &[OsString]) -> bool {
+    let mut flags = arguments.iter().take_while(|argument| *argument != "--");
+    flags.any(|flag| flag == "--json" || flag.to_string_lossy().starts_with("--json="))
+}
+
+/// Says what is wrong with a command line, or shows the help that it asks for.
+fn refuse_line(error: &clap::Error, is_json: bool) -> ExitCode {
+    // As with every other word of ours: a reader that has gone is no error.
+    let _ = error.print();
+    if is_json && error.use_stderr() {
+        let missing = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
+        let words = error.render().to_string();
+        let words = words.strip_prefix("error: ").filter(|_| !missing);
+        let words = words.and_then(|words| words.split("\n\nUsage:").next());
+        let words = words.unwrap_or("a verb or an argument is missing: see `holdfast --help`");
+        let words = words.split("\n\nFor more information").next().unwrap_or(words).trim();
+        Voice::new(true).fact(&Failure::Usage(words.to_owned()));
+    }
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+}
+
+fn run_verb(line: CommandLine) -> ExitCode {
     let CommandLine { reach, verb } = line;
     let voice = reach.voice();
     let done = match verb {

@@ -86,6 +86,11 @@ impl Voice {
     /// object on stdout: `error`, `exit_code`, and `problem` when the cluster refused.
     pub(super) fn failure(self, failure: &Failure) {
         self.say(&format!("holdfast: {failure}"));
+        self.fact(failure);
+    }
+
+    /// The part of a failure that is for programs.
+    pub(super) fn fact(self, failure: &Failure) {
         if self.json && !HAS_SPOKEN.load(Ordering::Relaxed) {
             self.line(&as_json(failure).to_string());
         }

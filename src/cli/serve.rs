@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt;
 use tracing_subscriber::layer::SubscriberExt;
@@ -21,7 +22,8 @@ use crate::node::Node;
   HOLDFAST_NODE__DATA_DIR=/var/lib/holdfast holdfast serve --set http.listen=0.0.0.0:7101
 
 A new node is empty until `holdfast cluster init` makes it part of a cluster.
-SIGTERM and Ctrl-C hand leadership over, then stop.")]
+SIGTERM and Ctrl-C hand leadership over and answer what is under way, then stop.
+A second one stops at once, with exit code 130.")]
 pub(super) struct Serve {
     /// The TOML file; defaults and the environment alone when absent.
     #[arg(long, value_name = "FILE", env = "HOLDFAST_CONFIG")]
@@ -72,14 +74,15 @@ fn what_is_said(level: LevelFilter) -> Targets {
 /// What the process exits with when it is told twice: it did not wait for what was under way.
 const AT_ONCE: i32 = 130;
 
-/// Runs a node until [`told_to_stop`], or until it can do nothing any more.
+/// Runs a node until it is told to stop, or until it can do nothing any more.
 fn run_node(config: Config, stop_with_stdin: bool) -> Result<(), Failure> {
     super::block_on(async {
         let (version, data_dir) = (env!("CARGO_PKG_VERSION"), config.node.data_dir.display());
         tracing::info!("holdfast {version}, data in {data_dir}");
         let node = Node::start(config).await.map_err(|e| Failure::Unavailable(e.to_string()))?;
+        let mut orders = Orders::listen()?;
         let why = tokio::select! {
-            why = told_to_stop(stop_with_stdin) => Ok(why?),
+            why = orders.next(stop_with_stdin) => Ok(why),
             end = node.failed() => Err(end.why),
         };
         match &why {
@@ -88,8 +91,8 @@ fn run_node(config: Config, stop_with_stdin: bool) -> Result<(), Failure> {
         }
         tokio::select! {
             () = node.shutdown() => {}
-            again = told_to_stop(false) => {
-                tracing::warn!(again = again?, "stopping at once");
+            again = orders.next(false) => {
+                tracing::warn!(again, "stopping at once");
                 std::process::exit(AT_ONCE);
             }
         }
@@ -98,30 +101,51 @@ fn run_node(config: Config, stop_with_stdin: bool) -> Result<(), Failure> {
     })
 }
 
-/// Waits for SIGTERM, Ctrl-C or, when asked for, the end of stdin, and tells which came.
+/// What tells this process to stop. A signal that comes between two looks is not lost.
+struct Orders {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Orders {
+    /// Listens for signals from now on.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::Unavailable`] when they cannot be listened for.
+    fn listen() -> Result<Orders, Failure> {
+        let listen = |kind| {
+            let failed = |e| Failure::Unavailable(format!("cannot listen for signals: {e}"));
+            signal(kind).map_err(failed)
+        };
+        let (terminate, interrupt) = (SignalKind::terminate(), SignalKind::interrupt());
+        Ok(Orders { terminate: listen(terminate)?, interrupt: listen(interrupt)? })
+    }
+
+    /// Waits for SIGTERM, Ctrl-C or, when asked for, the end of stdin, and tells which came.
+    async fn next(&mut self, with_stdin: bool) -> &'static str {
+        let stdin_ended = async {
+            if with_stdin {
+                end_of_stdin().await;
+            } else {
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "Ctrl-C",
+            () = stdin_ended => "the end of its stdin",
+        }
+    }
+}
+
+/// Waits for SIGTERM or Ctrl-C and tells which came.
 ///
 /// # Errors
 ///
 /// [`Failure::Unavailable`] when the signals cannot be listened for.
-pub(super) async fn told_to_stop(with_stdin: bool) -> Result<&'static str, Failure> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let listen = |kind| {
-        signal(kind).map_err(|e| Failure::Unavailable(format!("cannot listen for signals: {e}")))
-    };
-    let mut terminate = listen(SignalKind::terminate())?;
-    let mut interrupt = listen(SignalKind::interrupt())?;
-    let stdin_ended = async {
-        if with_stdin {
-            end_of_stdin().await;
-        } else {
-            std::future::pending::<()>().await;
-        }
-    };
-    tokio::select! {
-        _ = terminate.recv() => Ok("SIGTERM"),
-        _ = interrupt.recv() => Ok("Ctrl-C"),
-        () = stdin_ended => Ok("the end of its stdin"),
-    }
+pub(super) async fn told_to_stop() -> Result<&'static str, Failure> {
+    Ok(Orders::listen()?.next(false).await)
 }
 
 /// Waits on a thread of its own, which may stay blocked for as long as the process lives.

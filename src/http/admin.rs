@@ -1,5 +1,7 @@
 //! The operators' calls: the cluster, the digests, and the two steps of `cluster init`.
 
+use std::borrow::Cow;
+
 use axum::http::StatusCode;
 use axum::response::Response;
 
@@ -217,7 +219,7 @@ fn read_member(mut fields: Fields<'_>, broken: &mut Broken) -> Option<MemberSpec
     let log_uuid = fields.require("log_uuid", log_uuid, broken);
     let mut text = |name: &str| {
         let read = fields.text(name, ADDRESS_BYTES_MAX, broken);
-        fields.require(name, read, broken)
+        fields.require(name, read, broken).map(Cow::into_owned)
     };
     let (peer_addr, http_addr, region) = (text("peer_addr"), text("http_addr"), text("region"));
     fields.end(broken);

@@ -9,13 +9,15 @@ use axum::response::Response;
 use super::call::Call;
 use super::fields::{Broken, Fields};
 use super::front::Front;
-use super::holds::{Verb, judge, place_command, transition_command};
+use super::grants::GrantWriter;
+use super::holds::{Placing, Verb, judge, transition_command};
 use super::json::Json;
 use super::problem::{Failure, Said, Stamp, not_found, said, validation};
 use super::{receipts, wire};
-use crate::api::{self, BATCH_OPERATIONS_MAX, OperationResult, Problem, ProblemKind};
-use crate::ledger::{Command, ItemName};
-use crate::shard::{Consistency, Hop, Question, Reply, Request};
+use crate::api::{BATCH_OPERATIONS_MAX, OperationResult, Problem, ProblemKind};
+use crate::ledger::{Answer, Command, CommandOf, NameRef, Placement};
+use crate::raft::{Packer, PlaceBytes, packed};
+use crate::shard::{Consistency, Hop, Outcome, Question, Reply, Request};
 
 /// `POST /v1/holds:batch`
 pub(crate) async fn run(front: &Front, call: &Call) -> Result<Response, Failure> {
@@ -40,42 +42,89 @@ pub(crate) async fn run(front: &Front, call: &Call) -> Result<Response, Failure>
         return Err(Failure::new(ProblemKind::TooLarge, words));
     }
 
-    // One slot for each operation: the verb that was asked, or the problem that it met already.
-    let mut slots: Vec<Result<Verb, Box<Problem>>> = Vec::with_capacity(operations.len());
-    let mut asks = Vec::with_capacity(operations.len());
-    for operation in operations {
-        slots.push(match read(operation, &tenant) {
-            Ok((verb, command)) => {
-                asks.push(Request {
-                    question: Question::Command(command),
-                    deadline,
-                    consistency: Consistency::Leader,
-                    hop: Hop::Forward,
-                });
-                Ok(verb)
-            }
-            Err(problem) => Err(problem),
-        });
-    }
-    let asked = asks.len();
-    let replies: Vec<Reply> =
-        if asks.is_empty() { Vec::new() } else { front.desk.ask_many(asks).await };
-    if replies.len() != asked {
-        return Err(Failure::mismatch(&replies.len()));
-    }
-    let mut replies = replies.into_iter();
-    let results = slots
+    let mut packer = Packer::default();
+    let slots: Vec<Slot> = operations
         .into_iter()
-        .map(|slot| match slot {
-            Ok(verb) => settle(verb, replies.next().expect("one reply for each question, counted")),
-            Err(problem) => refused(problem, None),
+        .map(|operation| match read(operation, &tenant, &mut packer) {
+            Ok(read) => read,
+            Err(problem) => Slot::Broken(problem),
         })
         .collect();
-    Ok(wire::json(StatusCode::OK, &api::BatchResults { results }, &Stamp::default()))
+    let mut places = packer.finish().into_iter();
+    let (mut asks, mut asked) = (Vec::with_capacity(slots.len()), Vec::with_capacity(slots.len()));
+    for slot in slots {
+        let (command, what) = match slot {
+            Slot::Place => {
+                let place = places.next().expect("one was packed for each place");
+                (CommandOf::Place(place.clone()), Asked::Place(place))
+            }
+            Slot::Other(verb, command) => (packed(*command), Asked::Other(verb)),
+            Slot::Broken(problem) => {
+                asked.push(Asked::Broken(problem));
+                continue;
+            }
+        };
+        let question = Question::Command(command);
+        let consistency = Consistency::Leader;
+        asks.push(Request { question, deadline, consistency, hop: Hop::Forward });
+        asked.push(what);
+    }
+    let count = asks.len();
+    let replies: Vec<Reply> =
+        if asks.is_empty() { Vec::new() } else { front.desk.ask_many(asks).await };
+    if replies.len() != count {
+        return Err(Failure::mismatch(&replies.len()));
+    }
+    Ok(wire::json_bytes(StatusCode::OK, results(asked, replies), &Stamp::default()))
 }
 
-/// Reads one operation.
-fn read(operation: Json<'_>, tenant: &str) -> Result<(Verb, Command), Box<Problem>> {
+/// What an operation was read as.
+enum Slot {
+    /// A placement, which was packed.
+    Place,
+    Other(Verb, Box<Command>),
+    Broken(Box<Problem>),
+}
+
+/// What is answered in an operation's place.
+enum Asked {
+    Place(PlaceBytes),
+    Other(Verb),
+    Broken(Box<Problem>),
+}
+
+/// Writes [`crate::api::BatchResults`].
+fn results(asked: Vec<Asked>, replies: Vec<Reply>) -> Vec<u8> {
+    /// About what a grant takes.
+    const GRANT_BYTES: usize = 384;
+    let mut out = Vec::with_capacity(asked.len().saturating_mul(GRANT_BYTES).saturating_add(32));
+    let (mut grants, mut replies) = (GrantWriter::default(), replies.into_iter());
+    out.extend_from_slice(b"{\"results\":[");
+    for (at, asked) in asked.into_iter().enumerate() {
+        if at > 0 {
+            out.push(b',');
+        }
+        let mut reply = || replies.next().expect("one reply for each question, counted");
+        let result = match asked {
+            Asked::Place(place) => {
+                let reply = reply();
+                if let Outcome::Answered(Answer::Placed(placed)) = &reply.outcome {
+                    grants.write(place.asked(), placed, reply.commit, &mut out);
+                    continue;
+                }
+                settle(Verb::Place, reply)
+            }
+            Asked::Other(verb) => settle(verb, reply()),
+            Asked::Broken(problem) => refused(problem, None),
+        };
+        serde_json::to_writer(&mut out, &result).expect("our own types serialise");
+    }
+    out.extend_from_slice(b"]}");
+    out
+}
+
+/// Reads one operation; a placement is packed at once, where it stands.
+fn read(operation: Json<'_>, tenant: &str, packer: &mut Packer) -> Result<Slot, Box<Problem>> {
     let mut broken = Broken::default();
     let Some(mut fields) = Fields::of(operation, String::new(), &mut broken) else {
         broken.0.clear();
@@ -96,28 +145,25 @@ fn read(operation: Json<'_>, tenant: &str) -> Result<(Verb, Command), Box<Proble
         }
     };
     let keyless = !fields.has("key");
-    let key = fields.id("key", &mut broken);
+    let key = fields.id_text("key", &mut broken).unwrap_or_default();
+    if verb == Verb::Place {
+        let item = fields.id_text("item", &mut broken);
+        let item = fields.require("item", item, &mut broken).unwrap_or_default();
+        let placing = Placing::read(&mut fields, &mut broken);
+        fields.end(&mut broken);
+        let placing = whole(placing, keyless, broken)?;
+        packer.add(placing.of(NameRef { tenant, item: &item }, &key));
+        return Ok(Slot::Place);
+    }
+    let (tenant, key) = (tenant.to_owned(), key.into_owned());
     let command = match verb {
-        Verb::Place => {
-            let item = fields.id("item", &mut broken);
-            let item = fields.require("item", item, &mut broken).unwrap_or_default();
-            let name = ItemName { tenant: tenant.to_owned(), item };
-            place_command(&mut fields, name, key.unwrap_or_default(), &mut broken)
-        }
-        Verb::Void => receipts::void_command(
-            &mut fields,
-            tenant.to_owned(),
-            key.unwrap_or_default(),
-            &mut broken,
-        ),
-        Verb::Extend | Verb::Confirm | Verb::Release | Verb::Return => {
+        Verb::Void => receipts::void_command(&mut fields, tenant, key, &mut broken),
+        Verb::Place | Verb::Extend | Verb::Confirm | Verb::Release | Verb::Return => {
             // A text that is no hold id names no hold, as in the path of the single call.
             let text = fields.text("hold", 256, &mut broken);
             let text = fields.require("hold", text, &mut broken);
             match text.map(|text| text.parse()) {
                 Some(Ok(hold)) => {
-                    let key = key.unwrap_or_default();
-                    let tenant = tenant.to_owned();
                     Some(transition_command(verb, &mut fields, hold, tenant, key, &mut broken))
                 }
                 Some(Err(_)) if broken.0.is_empty() && !keyless => {
@@ -128,17 +174,22 @@ fn read(operation: Json<'_>, tenant: &str) -> Result<(Verb, Command), Box<Proble
         }
     };
     // A transition without its hold was not read to its end: what is left is not known to be wrong.
-    if command.is_some() || matches!(verb, Verb::Place | Verb::Void) {
+    if command.is_some() || verb == Verb::Void {
         fields.end(&mut broken);
     }
+    Ok(Slot::Other(verb, Box::new(whole(command, keyless, broken)?)))
+}
+
+/// Passes what was read of an operation when it has its key and no rule was broken.
+fn whole<T>(read: Option<T>, keyless: bool, mut broken: Broken) -> Result<T, Box<Problem>> {
     if keyless && broken.0.is_empty() {
         return Err(Box::new(keyless_operation()));
     }
     if keyless {
         broken.add("key", "is required");
     }
-    match command {
-        Some(command) if broken.0.is_empty() => Ok((verb, command)),
+    match read {
+        Some(read) if broken.0.is_empty() => Ok(read),
         Some(_) | None => Err(Box::new(validation(broken.0))),
     }
 }
@@ -157,7 +208,7 @@ fn settle(verb: Verb, reply: Reply) -> OperationResult {
         Ok((Said::Answer(answer), _)) => match judge(verb, answer) {
             Ok(done) => OperationResult {
                 status: done.status.as_u16(),
-                hold: done.hold.map(wire::hold),
+                hold: done.hold.map(|hold| wire::hold(*hold)),
                 problem: None,
                 commit: stamp.commit.map(|commit| commit.to_string()),
                 replayed: done.replayed,

@@ -4,6 +4,7 @@
 //! its range are refused with the field's name. `null` never means absent. A member that nobody
 //! asked for is unknown, and refused. What is read is never changed or clipped.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use super::json::{Json, Members};
@@ -144,9 +145,14 @@ impl<'a> Fields<'a> {
 
     /// Reads an id: 1–128 bytes of printable ASCII without `/`.
     pub(crate) fn id(&mut self, name: &str, broken: &mut Broken) -> Option<String> {
+        self.id_text(name, broken).map(Cow::into_owned)
+    }
+
+    /// Reads an id where it stands.
+    pub(crate) fn id_text(&mut self, name: &str, broken: &mut Broken) -> Option<Cow<'a, str>> {
         match self.take(name)? {
             Json::Text(text) => match api::check_id(text.as_bytes()) {
-                Ok(()) => Some(text.into_owned()),
+                Ok(()) => Some(text),
                 Err(rule) => {
                     broken.add(self.name(name), rule);
                     None
@@ -165,12 +171,12 @@ impl<'a> Fields<'a> {
         name: &str,
         bytes_max: usize,
         broken: &mut Broken,
-    ) -> Option<String> {
+    ) -> Option<Cow<'a, str>> {
         match self.take(name)? {
             Json::Text(text)
                 if (1..=bytes_max).contains(&text.len()) && !text.contains(char::is_control) =>
             {
-                Some(text.into_owned())
+                Some(text)
             }
             Json::Null
             | Json::Bool(_)
@@ -288,8 +294,11 @@ impl<'a> Fields<'a> {
     /// Unwraps a field that must be there. A field that was there and broke a rule is not said to
     /// be missing as well: `broken` has it already.
     pub(crate) fn require<T>(&self, name: &str, read: Option<T>, broken: &mut Broken) -> Option<T> {
+        if read.is_some() {
+            return read;
+        }
         let name = self.name(name);
-        if read.is_none() && !broken.0.iter().any(|error| error.field == name) {
+        if !broken.0.iter().any(|error| error.field == name) {
             broken.add(name, "is required");
         }
         read

@@ -197,7 +197,16 @@ impl Front {
         call: &Call,
         command: Command,
     ) -> Result<(Answer, Stamp), Failure> {
-        match self.ask(call, Question::Command(command), Consistency::Leader).await? {
+        self.decide(call, Question::from(command)).await
+    }
+
+    /// Asks for a change that is a question already.
+    pub(crate) async fn decide(
+        &self,
+        call: &Call,
+        question: Question,
+    ) -> Result<(Answer, Stamp), Failure> {
+        match self.ask(call, question, Consistency::Leader).await? {
             (Said::Answer(answer), stamp) => Ok((answer, stamp)),
             (other @ (Said::Found(_) | Said::InFlight), _) => Err(Failure::mismatch(&other)),
         }
@@ -258,7 +267,7 @@ impl Front {
     ///
     /// `not-serving` before `cluster init`.
     pub(crate) fn all_shards(&self) -> Result<Vec<ShardId>, Failure> {
-        let shards: Vec<ShardId> = self.desk.status().shards.iter().map(|s| s.shard).collect();
+        let shards = self.desk.shards();
         if shards.is_empty() {
             return Err(Problem::new(ProblemKind::NotServing, health::NOT_INITIALISED).into());
         }

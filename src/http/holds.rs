@@ -1,5 +1,7 @@
 //! Holds: placing, reading, the four transitions, the list.
 
+use std::borrow::Cow;
+
 use axum::http::StatusCode;
 use axum::http::header::{self, HeaderValue};
 use axum::response::Response;
@@ -11,9 +13,10 @@ use super::problem::{Failure, Said, Stamp, ended, not_found, validation};
 use super::wire;
 use crate::api::{self, Problem};
 use crate::ledger::{
-    Answer, Command, Confirm, Extend, Found, HoldId, HoldState, HoldView, ItemName, Place, Query,
-    Release, Return, ShardId,
+    Answer, Command, CommandOf, Confirm, Extend, Found, HoldId, HoldState, HoldView, ItemName,
+    NameRef, PlaceRef, Query, Release, Return, ShardId,
 };
+use crate::raft::PlaceBytes;
 use crate::shard::{Consistency, Question};
 
 /// The longest `reference` and `reason` of a hold, in bytes.
@@ -35,7 +38,7 @@ pub(crate) enum Verb {
 pub(crate) struct Done {
     pub status: StatusCode,
     /// Absent for a key that was voided before it made a hold.
-    pub hold: Option<HoldView>,
+    pub hold: Option<Box<HoldView>>,
     pub replayed: bool,
 }
 
@@ -46,7 +49,8 @@ pub(crate) fn judge(verb: Verb, answer: Answer) -> Result<Done, Box<Problem>> {
         Answer::Voided if verb == Verb::Void => {
             return Ok(Done { status: StatusCode::OK, hold: None, replayed: false });
         }
-        other @ (Answer::Item { .. }
+        other @ (Answer::Placed(_)
+        | Answer::Item { .. }
         | Answer::Retired { .. }
         | Answer::Voided
         | Answer::Advanced { .. }
@@ -54,6 +58,8 @@ pub(crate) fn judge(verb: Verb, answer: Answer) -> Result<Done, Box<Problem>> {
         | Answer::Sent { .. }
         | Answer::Accepted { .. }
         | Answer::Settled
+        | Answer::Copy(_)
+        | Answer::Noted
         | Answer::Refused(_)) => return Err(Failure::mismatch(&other).problem),
     };
     let hold = match (verb, hold.state) {
@@ -74,20 +80,39 @@ pub(crate) fn judge(verb: Verb, answer: Answer) -> Result<Done, Box<Problem>> {
     Ok(Done { status, hold: Some(hold), replayed })
 }
 
-/// Reads the fields of a placement; the caller ends them.
-pub(crate) fn place_command(
-    fields: &mut Fields<'_>,
-    name: ItemName,
-    key: String,
-    broken: &mut Broken,
-) -> Option<Command> {
-    let quantity = fields.units("quantity", broken);
-    let quantity = fields.require("quantity", quantity, broken);
-    let buyer = fields.id("buyer", broken);
-    let region = fields.id("region", broken);
-    let ttl_ms = fields.ttl("ttl_ms", broken);
-    let reference = fields.text("reference", WORDS_BYTES_MAX, broken);
-    Some(Command::Place(Place { name, region, buyer, key, quantity: quantity?, ttl_ms, reference }))
+/// What a body says of a placement; its texts stand in the body.
+pub(crate) struct Placing<'a> {
+    quantity: u64,
+    buyer: Option<Cow<'a, str>>,
+    region: Option<Cow<'a, str>>,
+    ttl_ms: Option<u64>,
+    reference: Option<Cow<'a, str>>,
+}
+
+impl<'a> Placing<'a> {
+    /// Reads the fields of a placement; the caller ends them.
+    pub(crate) fn read(fields: &mut Fields<'a>, broken: &mut Broken) -> Option<Placing<'a>> {
+        let quantity = fields.units("quantity", broken);
+        let quantity = fields.require("quantity", quantity, broken);
+        let buyer = fields.id_text("buyer", broken);
+        let region = fields.id_text("region", broken);
+        let ttl_ms = fields.ttl("ttl_ms", broken);
+        let reference = fields.text("reference", WORDS_BYTES_MAX, broken);
+        Some(Placing { quantity: quantity?, buyer, region, ttl_ms, reference })
+    }
+
+    /// The placement of this, on an item under a key.
+    pub(crate) fn of<'b>(&'b self, name: NameRef<'b>, key: &'b str) -> PlaceRef<'b> {
+        PlaceRef {
+            name,
+            region: self.region.as_deref(),
+            buyer: self.buyer.as_deref(),
+            key,
+            quantity: self.quantity,
+            ttl_ms: self.ttl_ms,
+            reference: self.reference.as_deref(),
+        }
+    }
 }
 
 /// Reads the fields of a transition; the caller ends them.
@@ -109,13 +134,13 @@ pub(crate) fn transition_command(
             key,
             quantity: fields.units("quantity", broken),
             reacquire: fields.flag("reacquire", broken).unwrap_or(false),
-            reference: fields.text("reference", WORDS_BYTES_MAX, broken),
+            reference: fields.text("reference", WORDS_BYTES_MAX, broken).map(Cow::into_owned),
         }),
         Verb::Release => Command::Release(Release {
             hold,
             tenant,
             key,
-            reason: fields.text("reason", WORDS_BYTES_MAX, broken),
+            reason: fields.text("reason", WORDS_BYTES_MAX, broken).map(Cow::into_owned),
         }),
         Verb::Return => Command::Return(Return {
             hold,
@@ -136,11 +161,13 @@ pub(crate) async fn place(front: &Front, call: &Call) -> Result<Response, Failur
     let key = call.key()?;
     let mut broken = Broken::default();
     let mut fields = call.fields(false)?;
-    let command = place_command(&mut fields, name, key, &mut broken);
+    let placing = Placing::read(&mut fields, &mut broken);
     fields.end(&mut broken);
-    let command = sound(command, broken)?;
-    let (answer, stamp) = front.change(call, command).await?;
-    respond(Verb::Place, answer, &stamp)
+    let placing = sound(placing, broken)?;
+    let place = placing.of(name.borrowed(), &key);
+    let question = Question::Command(CommandOf::Place(PlaceBytes::of(place)));
+    let (answer, stamp) = front.decide(call, question).await?;
+    respond(Verb::Place, answer.shown(place), &stamp)
 }
 
 /// `POST /v1/holds/{id}/extend`
@@ -188,7 +215,7 @@ pub(crate) fn sound<T>(read: Option<T>, broken: Broken) -> Result<T, Failure> {
 fn respond(verb: Verb, answer: Answer, stamp: &Stamp) -> Result<Response, Failure> {
     let done = judge(verb, answer).map_err(|p| Failure::from(p).stamped(*stamp))?;
     let Some(hold) = done.hold else { return Err(Failure::mismatch(&done)) };
-    let hold = wire::hold(hold);
+    let hold = wire::hold(*hold);
     let mut response = wire::json(done.status, &hold, stamp);
     if done.status == StatusCode::CREATED {
         let location = HeaderValue::try_from(format!("/v1/holds/{}", hold.id));
@@ -206,7 +233,7 @@ pub(crate) async fn read(front: &Front, call: &Call) -> Result<Response, Failure
     let tenant = call.tenant()?;
     let query = Query::Hold { id: call.hold()?, tenant };
     match front.find(call, query, consistency).await? {
-        (Found::Hold(hold), stamp) => Ok(wire::json(StatusCode::OK, &wire::hold(hold), &stamp)),
+        (Found::Hold(hold), stamp) => Ok(wire::json(StatusCode::OK, &wire::hold(*hold), &stamp)),
         (Found::NotFound, stamp) => Err(Failure::from(not_found("hold")).stamped(stamp)),
         (other, _) => Err(Failure::mismatch(&other)),
     }

@@ -237,7 +237,7 @@ pub(crate) async fn adjust(front: &Front, call: &Call) -> Result<Response, Failu
         }
         (None, None, _) => return Err(Failure::mismatch(&"neither delta nor set_total")),
     };
-    let adjust = Adjust { name, key, change, reason: reason.unwrap_or_default() };
+    let adjust = Adjust { name, key, change, reason: reason.unwrap_or_default().into_owned() };
     let (answer, stamp) = front.change(call, Command::Adjust(adjust)).await?;
     let Answer::Item { item, replayed, .. } = answer else {
         return Err(Failure::mismatch(&answer));

@@ -11,6 +11,7 @@ mod call;
 mod count;
 mod fields;
 mod front;
+mod grants;
 mod health;
 mod holds;
 mod items;

@@ -357,7 +357,11 @@ pub(crate) fn refusal(refused: Refusal) -> Problem {
         | Refusal::UseAdjustments { .. }
         | Refusal::RevisionMismatch { .. }
         | Refusal::NotOwner
-        | Refusal::TransferRefused { .. } => administrative(refused),
+        | Refusal::TransferRefused { .. }
+        | Refusal::UnderWay { .. }
+        | Refusal::NotUnderWay
+        | Refusal::NotAnswered { .. }
+        | Refusal::LowerInSteps => administrative(refused),
     }
 }
 
@@ -406,6 +410,10 @@ fn administrative(refused: Refusal) -> Problem {
         },
         Refusal::NotOwner => paused("moving"),
         Refusal::TransferRefused { rule } => Problem::new(K::Internal, rule),
+        Refusal::UnderWay { .. } | Refusal::NotAnswered { .. } => paused("moving"),
+        Refusal::NotUnderWay | Refusal::LowerInSteps => {
+            Problem::new(K::Internal, "A step of a long operation came out of its order.")
+        }
         Refusal::SoldOut { .. }
         | Refusal::InsufficientStock { .. }
         | Refusal::BuyerLimit { .. }
@@ -456,7 +464,7 @@ pub(crate) fn validation(errors: Vec<api::FieldError>) -> Problem {
 }
 
 /// The problem of a hold that has ended, or has not, when the call needs it otherwise.
-pub(crate) fn hold_problem(kind: ProblemKind, hold: HoldView) -> Problem {
+pub(crate) fn hold_problem(kind: ProblemKind, hold: Box<HoldView>) -> Problem {
     let expired_at = wire::time(hold.expires_at);
     let detail = match hold.state {
         HoldState::Expired => format!(
@@ -473,7 +481,7 @@ pub(crate) fn hold_problem(kind: ProblemKind, hold: HoldView) -> Problem {
             "The hold is held, not sold: there is nothing to return. POST to …/release.".to_owned()
         }
     };
-    let hold = wire::hold(hold);
+    let hold = wire::hold(*hold);
     Problem {
         state: Some(hold.state),
         expired_at: (kind == ProblemKind::HoldExpired).then_some(expired_at),
@@ -483,7 +491,7 @@ pub(crate) fn hold_problem(kind: ProblemKind, hold: HoldView) -> Problem {
 }
 
 /// Passes a hold that is held; the problem tells how any other has ended.
-pub(crate) fn ended(hold: HoldView) -> Result<HoldView, Box<Problem>> {
+pub(crate) fn ended(hold: Box<HoldView>) -> Result<Box<HoldView>, Box<Problem>> {
     let kind = match hold.state {
         HoldState::Held => return Ok(hold),
         HoldState::Sold => ProblemKind::HoldConfirmed,

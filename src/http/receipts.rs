@@ -36,7 +36,7 @@ pub(crate) async fn read(front: &Front, call: &Call) -> Result<Response, Failure
         }
         (other, _) => return Err(Failure::mismatch(&other)),
     };
-    let receipt = api::Receipt { state, hold: hold.map(wire::hold) };
+    let receipt = api::Receipt { state, hold: hold.map(|hold| wire::hold(*hold)) };
     Ok(wire::json(StatusCode::OK, &receipt, &stamp))
 }
 
@@ -71,7 +71,9 @@ pub(crate) async fn void(front: &Front, call: &Call) -> Result<Response, Failure
 fn voided(answer: crate::ledger::Answer, stamp: Stamp) -> Result<api::Receipt, Failure> {
     let done = judge(Verb::Void, answer).map_err(|p| Failure::from(p).stamped(stamp))?;
     Ok(match done.hold {
-        Some(hold) => api::Receipt { state: ReceiptState::Committed, hold: Some(wire::hold(hold)) },
+        Some(hold) => {
+            api::Receipt { state: ReceiptState::Committed, hold: Some(wire::hold(*hold)) }
+        }
         None => api::Receipt { state: ReceiptState::Voided, hold: None },
     })
 }

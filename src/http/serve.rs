@@ -2,7 +2,8 @@
 //!
 //! It promises: a client that is silent, dribbles a head, or does not read its answer is closed
 //! within twice the limit that it broke; an idle connection within its own limit; a message whose
-//! length is ambiguous is answered 400 and closed; a request that may change something runs to its
+//! length is ambiguous, or that does not name its host as RFC 9112 demands, is answered 400 and
+//! closed; a request that may change something runs to its
 //! end once it was sent whole, whether or not its client still listens; a client that has only
 //! ended its own sending reads its answer; a stop answers what is in flight, and is over after
 //! [`Limits::drain_max`]. (A dribbled body is the business of the calls, which also run
@@ -19,7 +20,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
-use axum::http::{Method, header};
+use axum::http::{Method, Version, header};
 use axum::response::Response;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -230,6 +231,10 @@ async fn answer(
         pulse.end();
         return Ok(failure.closing().into_response(request.uri()));
     }
+    if let Some(words) = host_fault(&request) {
+        pulse.end();
+        return Ok(Failure::malformed(words).closing().into_response(request.uri()));
+    }
     let answered = if changes(request.method()) {
         // A task of its own: the end of the connection must not end the change half-way. A body
         // that breaks off is an error to whoever reads it there, too.
@@ -247,6 +252,26 @@ async fn answer(
     };
     pulse.end();
     Ok(answered.unwrap_or_else(|never| match never {}))
+}
+
+/// Says what is wrong with how a request names its host: one of HTTP/1.1 does so in exactly one
+/// `Host`, which holds a host and perhaps a port, and may be empty (RFC 9112 §3.2). A message that
+/// two servers would send to two hosts must not get further.
+fn host_fault(request: &hyper::Request<Incoming>) -> Option<&'static str> {
+    let mut named = request.headers().get_all(header::HOST).iter();
+    match (named.next(), named.next()) {
+        (None, _) if request.version() == Version::HTTP_11 => Some("The header Host is missing."),
+        (Some(_), Some(_)) => Some("There is more than one Host: send one."),
+        (Some(host), None) if !host.as_bytes().iter().all(|byte| may_name_a_host(*byte)) => {
+            Some("Host is not the name of a host, with or without a port.")
+        }
+        (None | Some(_), None) | (None, Some(_)) => None,
+    }
+}
+
+/// Whether a byte may stand in `uri-host [":" port]` (RFC 3986 §3.2.2).
+fn may_name_a_host(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=:[]".contains(&byte)
 }
 
 /// Tells whether a request with this method may change something.

@@ -17,6 +17,11 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 /// Writes a JSON answer that came from a shard.
 pub(crate) fn json<T: Serialize>(status: StatusCode, value: &T, stamp: &Stamp) -> Response {
     let body = serde_json::to_vec(value).expect("our own types serialise");
+    json_bytes(status, body, stamp)
+}
+
+/// Writes JSON that is written already.
+pub(crate) fn json_bytes(status: StatusCode, body: Vec<u8>, stamp: &Stamp) -> Response {
     let mut response = Response::new(Body::from(body));
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, JSON);

@@ -1,20 +1,26 @@
 //! What the ledger answers. Refusals are data.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::command::{Definition, Mode, RegionPlan};
+use super::command::{BatchOf, CommandOf, CopyState, Definition, LowerBegin, Mode, RegionPlan};
 use super::hold::HoldId;
 use super::ids::{BucketId, ItemName, ItemNumber, RegionOrdinal, ShardId, UnixMs};
+use super::receipts::place_of;
+use super::scope::{PlaceRef, Placement};
 
 /// The answer to one command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
-    /// A hold was placed, changed, or found as it already was.
+    /// A hold was placed by this very command, which has the rest of what can be told of it
+    /// ([`Placed::view`]).
+    Placed(Placed),
+    /// A hold was changed, or found as it already was.
     Hold {
         /// The hold as it is now.
-        hold: HoldView,
+        hold: Box<HoldView>,
         /// Whether this command had been answered before and changed nothing now.
         replayed: bool,
     },
@@ -57,6 +63,10 @@ pub enum Answer {
     Settled,
     /// A definite no about this attempt; nothing changed.
     Refused(Refusal),
+    /// What a shard's copy of an item is now, after a `Configure`.
+    Copy(CopyState),
+    /// Home has learned.
+    Noted,
 }
 
 /// A definite no.
@@ -105,22 +115,22 @@ pub enum Refusal {
     /// The hold's deadline has passed.
     HoldExpired {
         /// The hold.
-        hold: HoldView,
+        hold: Box<HoldView>,
     },
     /// The hold is sold already.
     HoldConfirmed {
         /// The hold.
-        hold: HoldView,
+        hold: Box<HoldView>,
     },
     /// The hold was given back, or returned.
     HoldReleased {
         /// The hold.
-        hold: HoldView,
+        hold: Box<HoldView>,
     },
     /// The hold is not sold, so nothing can be returned.
     NotSold {
         /// The hold.
-        hold: HoldView,
+        hold: Box<HoldView>,
     },
     /// The extensions or the lifetime of the hold are used up.
     ExtendBudgetSpent {
@@ -175,6 +185,29 @@ pub enum Refusal {
         /// Which.
         rule: String,
     },
+    /// A lowering or a deletion of the item is under way.
+    UnderWay {
+        /// Which.
+        operation: Operation,
+    },
+    /// No such lowering or deletion is under way.
+    NotUnderWay,
+    /// These shards have not answered the revision that the deletion waits for.
+    NotAnswered {
+        /// Which.
+        shards: Vec<ShardId>,
+    },
+    /// The total of an item of several buckets is lowered by `LowerBegin`.
+    LowerInSteps,
+}
+
+/// A long change of an item, of which there is one at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Operation {
+    /// Its total is being lowered.
+    Lowering,
+    /// It is being deleted.
+    Deletion,
 }
 
 /// Why an item or a shard grants nothing.
@@ -264,6 +297,69 @@ pub struct HoldView {
     pub reference: Option<String>,
 }
 
+/// A hold that was just placed: what its placement does not say itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placed {
+    /// Its id.
+    pub id: HoldId,
+    /// The region's name.
+    pub region: Arc<str>,
+    /// Ledger time of its placement, which is that of this answer.
+    pub placed_at: UnixMs,
+    /// Its deadline.
+    pub expires_at: UnixMs,
+    /// How many extensions it has.
+    pub extends_left: u32,
+    /// The log index of its placement.
+    pub revision: u64,
+}
+
+impl Placed {
+    /// Returns the hold as its caller sees it, from the placement that made it.
+    pub fn view(&self, place: PlaceRef<'_>) -> HoldView {
+        HoldView {
+            id: self.id,
+            name: place.name.owned(),
+            region: (*self.region).to_owned(),
+            buyer: place.buyer.map(str::to_owned),
+            state: HoldState::Held,
+            quantity: place.quantity,
+            sold: 0,
+            placed_at: self.placed_at,
+            expires_at: self.expires_at,
+            now: self.placed_at,
+            extends_left: self.extends_left,
+            revision: self.revision,
+            reference: place.reference.map(str::to_owned),
+        }
+    }
+}
+
+impl<P: Placement> BatchOf<P> {
+    /// Returns the answers to these commands with whole holds in them.
+    pub fn shown(&self, answers: Vec<Answer>) -> Vec<Answer> {
+        self.commands.iter().zip(answers).map(|(asked, answer)| answer.shown_to(asked)).collect()
+    }
+}
+
+impl Answer {
+    /// Returns the answer to a command with the whole hold in it, if it placed one.
+    pub fn shown_to<P: Placement>(self, command: &CommandOf<P>) -> Answer {
+        match command.placing() {
+            Some(place) => self.shown(place),
+            None => self,
+        }
+    }
+
+    /// Returns the answer to a placement with the whole hold in it.
+    pub fn shown(self, place: PlaceRef<'_>) -> Answer {
+        if let Answer::Placed(placed) = self {
+            return Answer::Hold { hold: Box::new(placed.view(place)), replayed: false };
+        }
+        self
+    }
+}
+
 /// An item as its callers see it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ItemView {
@@ -291,6 +387,71 @@ pub struct ItemView {
     pub buckets: Vec<BucketPlacement>,
     /// Ledger time of its creation.
     pub created_at: UnixMs,
+    /// Its regions in the order of their ordinals.
+    pub region_list: Vec<RegionInfo>,
+    /// The revision that every copy must have answered: the last change of definition, mode,
+    /// regions or layout. It is also the version of the layout.
+    pub config: u64,
+    /// What the other shards of its layout have answered last.
+    pub copies: Vec<CopyView>,
+    /// The lowering of its total that is under way.
+    pub lowering: Option<LowerBegin>,
+    /// Whether its deletion is under way; `mode` reads paused then.
+    pub deleting: bool,
+}
+
+impl ItemView {
+    /// Returns the bucket that owns a buyer (or the key that stands for one) in a region; the
+    /// default region when none is named. `None` when there is no such region.
+    pub fn owner(
+        &self,
+        region: Option<&str>,
+        buyer: Option<&str>,
+        key: &str,
+    ) -> Option<BucketPlacement> {
+        let info = self.region_list.iter().find(|info| match region {
+            Some(name) => info.name == name,
+            None => info.default,
+        })?;
+        let of_region = || self.buckets.iter().filter(|bucket| bucket.region == info.ordinal);
+        let places = u16::try_from(of_region().count()).unwrap_or(u16::MAX);
+        let place = place_of(self.number, info.ordinal, buyer.unwrap_or(key), places);
+        of_region().nth(usize::from(place)).copied()
+    }
+
+    /// Returns the shards whose copies have not answered [`ItemView::config`].
+    pub fn behind(&self) -> impl Iterator<Item = ShardId> {
+        self.copies.iter().filter(|copy| copy.revision < self.config).map(|copy| copy.shard)
+    }
+}
+
+/// A region of an item.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RegionInfo {
+    /// Its place in the list, never reused.
+    pub ordinal: RegionOrdinal,
+    /// Its name.
+    pub name: String,
+    /// Whether requests that name no region belong to it.
+    pub default: bool,
+    /// Whether it takes no more holds; its keys and holds go on answering.
+    pub closed: bool,
+    /// Units that other regions may not take, granted to its first bucket and travelling from
+    /// there.
+    pub floor: u64,
+}
+
+/// What the home shard knows of a copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CopyView {
+    /// Whose copy.
+    pub shard: ShardId,
+    /// The revision that it has answered; 0 before its first answer.
+    pub revision: u64,
+    /// Units that were held there then.
+    pub held: u64,
+    /// Whether a broken law paused it there then.
+    pub broken: bool,
 }
 
 /// Where a bucket lives.

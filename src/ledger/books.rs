@@ -5,11 +5,13 @@
 
 use std::collections::BTreeSet;
 
+use super::cut::Pages;
 use super::digest::{self, Digest};
 use super::due::SWEPT_FOR_COMMANDS_MAX;
 use super::ids::{LogIndex, ShardId, UnixMs};
 use super::item::ItemKey;
-use super::page::{PageId, Pages};
+use super::page::{NAME_BYTES, PageId};
+use super::receipts::Trace;
 use super::{BucketRef, Settings};
 
 /// The ledger's bookkeeping.
@@ -31,6 +33,10 @@ pub(super) struct Books {
     pub(super) due: BTreeSet<(u64, BucketRef)>,
     /// Buckets by the moment at which something may be forgotten.
     pub(super) forget: BTreeSet<(u64, BucketRef)>,
+    /// Buckets that have sent what is not known to be accepted.
+    pub(super) owing: BTreeSet<BucketRef>,
+    /// Items at home whose copies are behind, or that are being lowered or deleted.
+    pub(super) driven: BTreeSet<ItemKey>,
     /// Buckets that this entry has changed.
     pub(super) touched_buckets: Vec<BucketRef>,
     /// Items that this entry has changed.
@@ -43,6 +49,8 @@ pub(super) struct Books {
     pub(super) expired: u64,
     /// Nobody reads the answers of the entry being applied.
     pub(super) unanswered: bool,
+    /// Traces of the placements of the entry being applied, in order.
+    pub(super) traces: Vec<Trace>,
     scratch: Vec<u8>,
 }
 
@@ -58,12 +66,15 @@ impl Books {
             digest: Digest::default(),
             due: BTreeSet::new(),
             forget: BTreeSet::new(),
+            owing: BTreeSet::new(),
+            driven: BTreeSet::new(),
             touched_buckets: Vec::new(),
             touched_items: Vec::new(),
             sweeps_left: SWEPT_FOR_COMMANDS_MAX,
             swept: 0,
             expired: 0,
             unanswered: false,
+            traces: Vec::new(),
             scratch: Vec::new(),
         }
     }
@@ -74,5 +85,10 @@ impl Books {
         self.scratch.extend_from_slice(&name.bytes());
         encode(&mut self.scratch);
         digest::hash(&self.scratch)
+    }
+
+    /// What `encode` appended for the hash that was asked for last.
+    pub(super) fn hashed(&self) -> &[u8] {
+        self.scratch.get(NAME_BYTES..).unwrap_or_default()
     }
 }

@@ -4,7 +4,7 @@
 
 use super::answer::{Answer, Refusal};
 use super::command::{Definition, KeyScope};
-use super::ids::{ItemName, QUANTITY_MAX};
+use super::ids::{NameRef, QUANTITY_MAX};
 
 /// Either what to do, or the answer that is given at once.
 pub(super) type Decided<T> = Result<T, Box<Answer>>;
@@ -39,19 +39,19 @@ pub(super) fn name(field: &str, text: &str) -> Decided<()> {
 }
 
 /// An item's two names.
-pub(super) fn item_name(item: &ItemName) -> Decided<()> {
-    name("tenant", &item.tenant)?;
-    name("item", &item.item)
+pub(super) fn item_name(item: NameRef<'_>) -> Decided<()> {
+    name("tenant", item.tenant)?;
+    name("item", item.item)
 }
 
 /// A key and all that it is scoped by.
 pub(super) fn scope(scope: &KeyScope) -> Decided<()> {
-    placing(&scope.name, scope.region.as_deref(), scope.buyer.as_deref(), &scope.key)
+    placing(scope.name.borrowed(), scope.region.as_deref(), scope.buyer.as_deref(), &scope.key)
 }
 
 /// The names of a placement.
 pub(super) fn placing(
-    item: &ItemName,
+    item: NameRef<'_>,
     region: Option<&str>,
     buyer: Option<&str>,
     key: &str,

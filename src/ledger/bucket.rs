@@ -10,13 +10,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::BucketRef;
 use super::books::Books;
-use super::bucket_page::{FLOORS_PER_PAGE, encode_chunk, floor_hash};
+use super::bucket_page::{FLOORS_PER_PAGE, chunk_page, floor_hash};
+use super::buyers::Share;
+use super::chunk::{self, chunk_of};
 use super::deadline::Deadlines;
 use super::ids::RegionOrdinal;
 use super::page::{Kind, PageId};
-use super::receipts::{buyer_hash, key_fragment};
+use super::receipts::Trace;
 use super::record::{Record, Standing};
-use super::slot::{Slot, chunk_of};
+use super::segment::segment_of;
+use super::slot::Slot;
 
 /// An hour of placement in ms: receipts are forgotten by hours.
 pub(super) const HOUR_MS: u64 = 3_600_000;
@@ -84,6 +87,9 @@ pub(super) struct Bucket {
     pub(super) sent: u64,
     /// Whether a subtraction had to stop at zero.
     pub(super) fault: bool,
+    /// Units that it keeps for a lowering of the total, as far as it has them; the item's record
+    /// says so.
+    pub(super) earmark: u64,
     /// Slots that were ever used since the load, or hold something.
     pub(super) slots: Vec<Option<Box<Slot>>>,
     /// Units by deadline.
@@ -104,6 +110,8 @@ pub(super) struct Bucket {
     pub(super) hashed: u128,
     /// Whether this entry has changed it.
     pub(super) touched: bool,
+    /// The cut for which the books know that its records may be marked. Only saves steps.
+    looked_into: u32,
 }
 
 /// What a record means for the sums.
@@ -116,7 +124,7 @@ struct Weight {
 }
 
 impl Weight {
-    fn of(record: &Record) -> Weight {
+    fn of(record: &Record<'_>) -> Weight {
         let counts = match record.standing {
             Standing::Held => (1, 0, 0),
             Standing::Sold => (0, 1, 0),
@@ -130,6 +138,10 @@ impl Weight {
     fn units(&self) -> u64 {
         self.held.saturating_add(self.sold)
     }
+
+    fn share(&self) -> Share {
+        Share { held: self.held, sold: self.sold, live: self.deadline.is_some() }
+    }
 }
 
 impl Bucket {
@@ -142,6 +154,7 @@ impl Bucket {
             accepted: 0,
             sent: 0,
             fault: false,
+            earmark: 0,
             slots: (0..slots).map(|_| None).collect(),
             deadlines: Deadlines::default(),
             due_order: BTreeSet::new(),
@@ -152,6 +165,7 @@ impl Bucket {
             forget_at: None,
             hashed: 0,
             touched: false,
+            looked_into: 0,
         }
     }
 
@@ -161,7 +175,7 @@ impl Bucket {
     }
 
     /// A record.
-    pub(super) fn record(&self, slot: u16, sequence: u64) -> Option<&Record> {
+    pub(super) fn record(&self, slot: u16, sequence: u64) -> Option<Record<'_>> {
         self.slot(slot)?.record(sequence)
     }
 
@@ -177,7 +191,8 @@ impl Bucket {
     }
 
     /// Writes a new record and returns its sequence.
-    pub(super) fn insert(&mut self, slot: u16, record: Record, books: &mut Books) -> u64 {
+    pub(super) fn insert(&mut self, trace: Trace, record: Record<'_>, books: &mut Books) -> u64 {
+        let slot = trace.slot;
         let Some(place) = self.slots.get_mut(usize::from(slot)) else { return 0 };
         let sequence = place.get_or_insert_default().next;
         self.touch(books);
@@ -185,52 +200,70 @@ impl Bucket {
         let name = PageId::of_bucket(Kind::Records, self.key, slot, sequence);
         let hash = books.hash(name, |out| record.encode(out));
         books.digest.exchange(0, hash);
-        self.adopt(slot, sequence, record, books);
+        if let Some(place) = self.slots.get_mut(usize::from(slot)).and_then(Option::as_mut) {
+            place.append(sequence, books.hashed());
+        }
+        let weight = Weight::of(&record);
+        self.account(Weight::default(), weight);
+        self.adopt(trace, sequence, &record, weight, books);
         sequence
     }
 
-    /// Takes a record that is written already into every index and sum but `available`, `held` and
-    /// `sold` when `loading`.
-    fn adopt(&mut self, slot: u16, sequence: u64, record: Record, books: &mut Books) {
-        let weight = Weight::of(&record);
-        let buyer = record.buyer().map(|buyer| buyer_hash(&books.settings.tag_key, buyer));
-        self.enter(slot, sequence, record, books);
-        self.account(Weight::default(), weight);
-        self.follow(slot, sequence, buyer, Weight::default(), weight, books);
-    }
-
-    /// Takes a record from a page: into every index, but not into the counters, which have their
-    /// own page. `None` when its place is taken or does not exist.
+    /// Takes a page of records: into every index, but not into the counters, which have their own
+    /// page. `None` when a record is none, or its place is taken or does not exist.
     pub(super) fn load(
         &mut self,
         slot: u16,
-        sequence: u64,
-        record: Record,
+        number: u64,
+        body: &[u8],
         books: &mut Books,
     ) -> Option<()> {
-        self.slots.get(usize::from(slot))?;
-        let empty = record.standing == Standing::Held && record.quantity == 0;
-        if empty || sequence == 0 || sequence == u64::MAX || self.record(slot, sequence).is_some() {
+        let place = self.slots.get_mut(usize::from(slot))?.get_or_insert_default();
+        if body.is_empty() || place.chunk(number).is_some() {
             return None;
         }
-        let weight = Weight::of(&record);
-        let buyer = record.buyer().map(|buyer| buyer_hash(&books.settings.tag_key, buyer));
-        self.enter(slot, sequence, record, books);
-        self.count(Weight::default(), weight);
-        self.follow(slot, sequence, buyer, Weight::default(), weight, books);
-        Some(())
+        let first = number.checked_mul(chunk::CHUNK_RECORDS)?;
+        place.take_chunk(number, body, books.pages.plan());
+        let mut entries = chunk::entries(body);
+        let mut least = 0;
+        for (place, bytes) in entries.by_ref() {
+            let sequence = first.checked_add(place)?;
+            let record = Record::decode(bytes)?;
+            let empty = record.standing == Standing::Held && record.quantity == 0;
+            if empty || place < least || sequence == 0 || sequence == u64::MAX {
+                return None;
+            }
+            least = place.saturating_add(1);
+            let name = PageId::of_bucket(Kind::Records, self.key, slot, sequence);
+            let hash = books.hash(name, |out| out.extend_from_slice(bytes));
+            books.digest.exchange(0, hash);
+            let weight = Weight::of(&record);
+            self.count(Weight::default(), weight);
+            let trace = Trace::of(&books.settings, record.buyer(), record.key());
+            self.adopt(Trace { slot, ..trace }, sequence, &record, weight, books);
+        }
+        entries.is_done().then_some(())
     }
 
-    fn enter(&mut self, slot: u16, sequence: u64, record: Record, books: &Books) {
+    /// Takes a record that is written already into every index.
+    fn adopt(
+        &mut self,
+        trace: Trace,
+        sequence: u64,
+        record: &Record<'_>,
+        weight: Weight,
+        books: &mut Books,
+    ) {
+        let Trace { slot, fragment, buyer } = trace;
         let generations = if record.compacted { &mut self.sales } else { &mut self.generations };
         let records = generations.entry(record.placed_at / HOUR_MS).or_default();
         *records = records.saturating_add(1);
-        let fragment = key_fragment(&books.settings.tag_key, record.buyer(), record.key());
-        let Some(place) = self.slots.get_mut(usize::from(slot)) else { return };
-        let place = place.get_or_insert_default();
+        let Some(place) = self.slots.get_mut(usize::from(slot)).and_then(Option::as_mut) else {
+            return;
+        };
         place.next = place.next.max(sequence.saturating_add(1));
         place.index.insert(fragment, sequence);
-        place.chunks.entry(chunk_of(sequence)).or_default().put(sequence, record);
+        self.follow(slot, sequence, buyer, Weight::default(), weight, books);
     }
 
     /// Changes a record, and everything that follows from it. Nothing when there is no such record.
@@ -239,9 +272,9 @@ impl Bucket {
         slot: u16,
         sequence: u64,
         books: &mut Books,
-        change: impl FnOnce(&mut Record),
+        change: impl FnOnce(&mut Record<'_>),
     ) {
-        if self.record(slot, sequence).is_none() {
+        if self.slot(slot).is_none_or(|place| place.bytes(sequence).is_none()) {
             return;
         }
         self.touch(books);
@@ -250,21 +283,23 @@ impl Bucket {
         let Some(place) = self.slots.get_mut(usize::from(slot)).and_then(Option::as_mut) else {
             return;
         };
-        let Some(record) = place.record_mut(sequence) else { return };
-        let before = Weight::of(record);
-        let old = books.hash(name, |out| record.encode(out));
-        change(record);
-        let after = Weight::of(record);
+        let Some(bytes) = place.bytes(sequence) else { return };
+        let Some(mut record) = Record::decode(bytes) else { return };
+        let before = Weight::of(&record);
+        let old = books.hash(name, |out| out.extend_from_slice(bytes));
+        change(&mut record);
+        let after = Weight::of(&record);
         let new = books.hash(name, |out| record.encode(out));
         books.digest.exchange(old, new);
-        let buyer = record.buyer().map(|buyer| buyer_hash(&books.settings.tag_key, buyer));
+        let Trace { buyer, .. } = Trace::of(&books.settings, record.buyer(), record.key());
+        place.rewrite(sequence, books.hashed());
         self.account(before, after);
         self.follow(slot, sequence, buyer, before, after, books);
     }
 
     /// Forgets a record, whatever it was: a live hold must be swept first. What it sold stays sold.
     pub(super) fn forget(&mut self, slot: u16, sequence: u64, books: &mut Books) {
-        if self.record(slot, sequence).is_none() {
+        if self.slot(slot).is_none_or(|place| place.bytes(sequence).is_none()) {
             return;
         }
         self.touch(books);
@@ -273,22 +308,25 @@ impl Bucket {
         let Some(place) = self.slots.get_mut(usize::from(slot)).and_then(Option::as_mut) else {
             return;
         };
-        let Some(chunk) = place.chunks.get_mut(&chunk_of(sequence)) else { return };
-        let Some(record) = chunk.remove(sequence) else { return };
-        if chunk.is_empty() {
-            place.chunks.remove(&chunk_of(sequence));
-        }
-        let secret = &books.settings.tag_key;
-        place.index.remove(key_fragment(secret, record.buyer(), record.key()), sequence);
-        let newest = place.next == sequence.saturating_add(1);
-        let buyer = record.buyer().map(|buyer| buyer_hash(secret, buyer));
+        let Some(bytes) = place.bytes(sequence) else { return };
+        let Some(record) = Record::decode(bytes) else { return };
+        let Trace { fragment, buyer, .. } =
+            Trace::of(&books.settings, record.buyer(), record.key());
         let weight = Weight::of(&record);
-        let old = books.hash(name, |out| record.encode(out));
+        let (compacted, hour) = (record.compacted, record.placed_at / HOUR_MS);
+        let old = books.hash(name, |out| out.extend_from_slice(bytes));
         books.digest.exchange(old, 0);
+        place.index.remove(fragment, sequence);
+        let newest = place.next == sequence.saturating_add(1);
         self.stock.sold_forgotten = self.stock.sold_forgotten.saturating_add(weight.sold);
-        self.leave_generation(record.compacted, record.placed_at / HOUR_MS);
+        self.leave_generation(compacted, hour);
         self.count(weight, Weight::default());
         self.follow(slot, sequence, buyer, weight, Weight::default(), books);
+        let place = self.slots.get_mut(usize::from(slot)).and_then(Option::as_mut);
+        if place.is_some_and(|place| place.remove(sequence)) {
+            let number = chunk_of(sequence);
+            books.pages.bury(PageId::of_bucket(Kind::Records, self.key, slot, number));
+        }
         if newest {
             self.raise_floor(slot, sequence.saturating_add(1), books);
         }
@@ -298,7 +336,7 @@ impl Bucket {
     pub(super) fn compact(&mut self, slot: u16, sequence: u64, books: &mut Books) {
         let Some(record) = self.record(slot, sequence) else { return };
         let hour = record.placed_at / HOUR_MS;
-        self.restate(slot, sequence, books, Record::compact);
+        self.restate(slot, sequence, books, |record| record.compact());
         self.leave_generation(false, hour);
         let records = self.sales.entry(hour).or_default();
         *records = records.saturating_add(1);
@@ -371,32 +409,21 @@ impl Bucket {
             return;
         };
         if let Some(buyer) = buyer
-            && (before.held, before.sold) != (after.held, after.sold)
+            && before.share() != after.share()
         {
-            let (mut held, mut sold) = place.buyers.of(buyer);
-            shift(&mut held, after.held, before.held, &mut self.fault);
-            shift(&mut sold, after.sold, before.sold, &mut self.fault);
-            place.buyers.set(buyer, held, sold);
+            place.count(buyer, sequence as u32, (before.share(), after.share()), &mut self.fault);
         }
         if before.deadline == after.deadline {
             return;
         }
-        if let Some(buyer) = buyer {
-            let entry = (buyer as u32, sequence as u32);
-            match (before.deadline, after.deadline) {
-                (None, Some(_)) => drop(place.held.insert(entry)),
-                (Some(_), None) => drop(place.held.remove(&entry)),
-                (None, None) | (Some(_), Some(_)) => {}
-            }
-        }
-        let was = place.due.first().map(|first| first.0);
+        let was = place.first_due().map(|first| first.0);
         if let Some(at) = before.deadline {
-            place.due.remove(&(at, sequence));
+            place.drop_lapse((at, sequence));
         }
         if let Some(at) = after.deadline {
-            place.due.insert((at, sequence));
+            place.expect_lapse((at, sequence));
         }
-        let is = place.due.first().map(|first| first.0);
+        let is = place.first_due().map(|first| first.0);
         if was != is {
             self.reorder(slot, was, is, books);
         }
@@ -424,13 +451,25 @@ impl Bucket {
 
     /// Says that a record's page is about to change.
     fn mark(&mut self, slot: u16, sequence: u64, books: &mut Books) {
-        let number = chunk_of(sequence);
-        let name = PageId::of_bucket(Kind::Records, self.key, slot, number);
+        let pages = &mut books.pages;
         let Some(place) = self.slots.get_mut(usize::from(slot)) else { return };
-        let chunk = place.get_or_insert_default().chunks.entry(number).or_default();
-        if chunk.marked != books.pages.epoch {
-            books.pages.touch(name, || encode_chunk(chunk, number));
-            chunk.marked = books.pages.epoch;
+        let place = place.get_or_insert_default();
+        let segment = place.segment_or_new(segment_of(sequence), pages.plan());
+        if segment.is_marked(sequence, pages.epoch) {
+            return;
+        }
+        segment.follow(pages.plan());
+        let number = chunk_of(sequence);
+        let page = PageId::of_bucket(Kind::Records, self.key, slot, number);
+        if segment.chunk(sequence).is_empty() {
+            pages.revive(page);
+        } else if segment.claim(sequence) {
+            pages.claimed(page, Some(chunk_page(segment.chunk(sequence))));
+        }
+        pages.count(segment.mark(sequence));
+        if self.looked_into != pages.epoch {
+            self.looked_into = pages.epoch;
+            pages.look_into(self.key);
         }
     }
 }

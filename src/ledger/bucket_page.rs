@@ -4,17 +4,13 @@
 
 use super::books::Books;
 use super::bucket::{Bucket, Pair};
-use super::encoding::{put_bytes, put_u64};
+use super::encoding::put_u64;
 use super::page::{PAGE_VERSION, PageId};
-use super::slot::{CHUNK_RECORDS, Chunk};
 
 /// Transfer counters a page.
 pub(super) const PAIRS_PER_PAGE: u16 = 128;
 /// Slots' floors a page.
 pub(super) const FLOORS_PER_PAGE: u16 = 512;
-
-/// Room for a page of records as they mostly are, in bytes.
-const PAGE_BYTES_USUAL: usize = 1_024;
 
 impl Bucket {
     /// Appends the counters' bytes.
@@ -46,7 +42,7 @@ impl Bucket {
 
     /// One page of a slot's records; `None` when nothing is left of it.
     pub(super) fn encode_records(&self, slot: u16, number: u64) -> Option<Vec<u8>> {
-        encode_chunk(self.slot(slot)?.chunks.get(&number)?, number)
+        self.slot(slot)?.chunk(number).map(chunk_page)
     }
 
     /// One page of transfer counters.
@@ -95,19 +91,7 @@ pub(super) fn floor_hash(name: PageId, floor: u64, books: &mut Books) -> u128 {
     books.hash(name, |out| put_u64(out, floor))
 }
 
-/// A page of records: (place, length, bytes) of each.
-pub(super) fn encode_chunk(chunk: &Chunk, number: u64) -> Option<Vec<u8>> {
-    if chunk.is_empty() {
-        return None;
-    }
-    let mut page = Vec::with_capacity(PAGE_BYTES_USUAL);
-    page.push(PAGE_VERSION);
-    let mut bytes = Vec::with_capacity(PAGE_BYTES_USUAL / 4);
-    for (sequence, record) in chunk.records(number) {
-        bytes.clear();
-        record.encode(&mut bytes);
-        put_u64(&mut page, sequence % CHUNK_RECORDS);
-        put_bytes(&mut page, &bytes);
-    }
-    Some(page)
+/// A page of records.
+pub(super) fn chunk_page(chunk: &[u8]) -> Vec<u8> {
+    [&[PAGE_VERSION], chunk].concat()
 }

@@ -1,30 +1,80 @@
 //! What the ledger can be asked: the commands of one log entry.
 //!
-//! Commands are numbered by their place in [`Command`]: the list is append-only, a published
+//! Commands are numbered by their place in [`CommandOf`]: the list is append-only, a published
 //! struct is never edited, and a command that this build does not know stops the node.
 //! Names (tenant, item, region, buyer, key) are checked at the edge (`http/`, `client`): in here
 //! they are 1–128 bytes of printable ASCII without `/`. The ledger is total all the same: any
 //! value of these types is answered, none panics.
+//!
+//! # Items of several buckets: who proposes what, in which order, and what may be repeated
+//!
+//! The rules are those of the escrow protocol: running totals, revisions, no message before its
+//! entry is applied. *Home* is the leader of the item's home shard, *donor* and *receiver* the
+//! leaders of two buckets' shards. What each has to repeat is what [`Query::Duties`] answers of
+//! applied state, so a new leader goes on where the old one died.
+//!
+//! 1. **Create.** Any node that knows the shards proposes [`DefineSpread`] at home. The answer has
+//!    the layout. Bucket 0 has the whole total; the home shard's own buckets are open.
+//! 2. **Copies.** Home sends each shard of the layout a [`Configure`] (the ledger makes it:
+//!    [`Query::Copy`], [`Query::Duties`]) and logs the answer with [`CopyAnswered`], until every
+//!    copy has answered the revision that home wants (`ItemView::config`). A copy applies only a
+//!    greater revision and answers the revision, mode and held units it has then; late, repeated
+//!    and reordered ones change nothing. `Define`, `SetMode`, [`SetLayout`] and [`Delete`] raise
+//!    that revision: each is done everywhere when every copy has answered it (200), and under way
+//!    until then (202).
+//! 3. **Stock.** Quotas are where stock is meant to lie; it travels by [`SendStock`] at the donor,
+//!    [`AcceptStock`] at the receiver, [`SettleStock`] at the donor. A puller names its R as
+//!    `if_sent`, so a repeated pull drains nobody twice. The donor repeats the newest {S, F} while
+//!    S > A. `AcceptStock` and `SettleStock` may be repeated at will. `MoveStock` is all three in
+//!    one entry for two buckets of one shard.
+//! 4. **Totals.** Raising is one [`Adjust`] at home. Lowering: [`LowerBegin`] (its key is the
+//!    operation), pulls into bucket 0, then `LowerCommit` when bucket 0 has enough, else
+//!    `LowerAbort`. All three are idempotent by key; a committed key answers as done for ever.
+//! 5. **Deleting.** `DeleteBegin` pauses the item everywhere by a new revision; `DeleteCommit` is
+//!    refused until every copy has answered *that* revision with nothing held; `DeleteAbort` brings
+//!    the old mode back by another revision. After the commit home sends [`EraseCopy`] to each
+//!    shard until it is answered and logged (`CopyState::Erased`).
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+#[cfg(doc)]
+use super::Query;
 use super::hold::HoldId;
 use super::ids::{BucketId, ItemName, ItemNumber, RegionOrdinal, UnixMs};
+pub use super::spread_command::*;
 
 /// One log entry: the leader's stamp and the commands in the order in which they are answered.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Batch {
+/// Placements, of which a sale is made, come in more than one form
+/// ([`super::Placement`]).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BatchOf<P> {
     /// Ledger time that the leader proposes; the ledger takes the greater of it and its own.
     pub stamp: UnixMs,
     /// The commands, answered one for one.
-    pub commands: Vec<Command>,
+    pub commands: Vec<CommandOf<P>>,
+}
+
+/// A batch that owns its texts.
+pub type Batch = BatchOf<Place>;
+
+/// A batch that borrows from the bytes of its entry.
+pub type BatchRef<'a> = BatchOf<super::PlaceRef<'a>>;
+
+impl<P> Default for BatchOf<P> {
+    fn default() -> BatchOf<P> {
+        BatchOf { stamp: UnixMs(0), commands: Vec::new() }
+    }
 }
 
 /// A question to the ledger that may change it.
+pub type Command = CommandOf<Place>;
+
+/// A question to the ledger that may change it, with placements in the form `P`. All forms have one
+/// encoding.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Command {
+pub enum CommandOf<P> {
     /// Creates or configures an item (home shard).
     Define(Define),
     /// Changes an item's total (home shard).
@@ -34,7 +84,7 @@ pub enum Command {
     /// Deletes an item without open holds (home shard).
     Retire(Retire),
     /// Places a hold (the bucket's shard).
-    Place(Place),
+    Place(P),
     /// Moves a hold's deadline within its budget.
     Extend(Extend),
     /// Turns a hold into a sale.
@@ -55,6 +105,30 @@ pub enum Command {
     AcceptStock(AcceptStock),
     /// Learns what a receiver has accepted (the donor's shard).
     SettleStock(SettleStock),
+    /// Creates an item over several buckets, or configures one (home shard).
+    DefineSpread(DefineSpread),
+    /// Changes an item's regions (home shard).
+    SetLayout(SetLayout),
+    /// Sets a shard's copy of an item to a revision (each of the buckets' shards but home).
+    Configure(Box<Configure>),
+    /// Logs what a copy has answered (home shard).
+    CopyAnswered(CopyAnswered),
+    /// Erases a deleted item's copy (each of the buckets' shards but home).
+    EraseCopy(EraseCopy),
+    /// Begins to gather units for a lower total (home shard).
+    LowerBegin(LowerBegin),
+    /// Writes off what was gathered, if it is enough (home shard).
+    LowerCommit(LowerEnd),
+    /// Gives the gathered units back to sale (home shard).
+    LowerAbort(LowerEnd),
+    /// Pauses an item in order to delete it (home shard).
+    DeleteBegin(Delete),
+    /// Gives a deletion up (home shard).
+    DeleteAbort(Delete),
+    /// Deletes an item of which nothing is held anywhere (home shard).
+    DeleteCommit(Delete),
+    /// Sends stock to another bucket of the same shard, which accepts it in the same entry.
+    MoveStock(SendStock),
 }
 
 /// Rules that a hold gets at its placement and keeps.
@@ -89,7 +163,7 @@ pub struct RegionPlan {
     pub quota: u64,
     /// Units that other regions may not take.
     pub floor: u64,
-    /// Over how many buckets it is spread, 1 … shards. One in this version.
+    /// Over how many buckets it is spread, 1 … shards. `Define` creates one, `DefineSpread` many.
     pub buckets: u16,
 }
 
@@ -117,6 +191,7 @@ pub struct Define {
     /// total, else the answer is `UseAdjustments`.
     pub total: Option<u64>,
     /// Regions at creation; empty means one region `default` with the whole total in one bucket.
+    /// More than one bucket in all needs [`DefineSpread`].
     /// The first by name is the default region unless one is called `default`.
     pub regions: BTreeMap<String, RegionPlan>,
     /// The definition from now on.
@@ -151,6 +226,20 @@ pub enum Change {
         total: u64,
         /// The revision that the caller has read.
         if_revision: u64,
+    },
+    /// Units that came in for one region: its quota grows with the total.
+    RaiseIn {
+        /// How many.
+        units: u64,
+        /// The region.
+        region: RegionOrdinal,
+    },
+    /// Units of one region that are gone: its quota falls with the total.
+    LowerIn {
+        /// How many.
+        units: u64,
+        /// The region.
+        region: RegionOrdinal,
     },
 }
 

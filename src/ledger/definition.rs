@@ -9,27 +9,26 @@
 
 use std::collections::BTreeMap;
 
-use super::answer::{Answer, BucketPlacement, Refusal};
+use super::answer::{Answer, Operation, Refusal};
 use super::bounds::{self, Decided, invalid, refuse};
 use super::bucket::{Bucket, Counters};
 use super::command::{Adjust, Change, Define, Mode, RegionPlan, Retire, SetMode};
-use super::ids::{BucketId, ItemNumber, QUANTITY_MAX, RegionOrdinal};
-use super::item::{
-    self, ADJUSTMENTS_PER_PAGE, Adjustment, Home, Item, ItemKey, ItemRecord, Region,
-};
+use super::ids::{BucketId, QUANTITY_MAX, ShardId, UnixMs};
+use super::item::{self, ADJUSTMENTS_PER_PAGE, Adjustment, Home, Item, ItemKey, ItemRecord};
+use super::layout::NewRegion;
 use super::page::{Kind, PAGE_VERSION, PageId};
 use super::settle::law_holds;
 use super::{BucketRef, Demand, Ledger, encoding};
 
 /// The region of an item that names none.
-const DEFAULT_REGION: &str = "default";
+pub(super) const DEFAULT_REGION: &str = "default";
 /// Old receipts of adjustments that one adjustment forgets.
 const ADJUSTMENTS_FORGOTTEN: usize = 4;
 
 /// What a definition will do.
 #[derive(Debug, Clone)]
 pub(super) enum DefinePlan {
-    Create { region: String, plan: RegionPlan },
+    Create(Vec<NewRegion>),
     Change(ItemKey),
 }
 
@@ -41,7 +40,18 @@ pub(super) struct AdjustPlan {
     lower: u64,
     /// The total then.
     total: u64,
+    /// The region whose quota changes with it.
+    region: Option<String>,
     pub(super) demand: Demand,
+}
+
+/// What a change asks for, of an item as it is.
+#[derive(Debug, Clone)]
+pub(super) struct Shift {
+    pub(super) raise: u64,
+    pub(super) lower: u64,
+    /// The region whose quota changes with the total.
+    pub(super) region: Option<String>,
 }
 
 /// What a change of mode will do.
@@ -53,12 +63,14 @@ pub(super) struct ModePlan {
     broken: bool,
 }
 
-fn first_bucket(item: ItemKey) -> BucketRef {
+/// An item's bucket 0.
+pub(super) fn first_bucket(item: ItemKey) -> BucketRef {
     BucketRef { home: item.0, item: item.1, bucket: BucketId(0) }
 }
 
 impl Ledger {
-    fn answer_item(&self, key: ItemKey, created: bool, replayed: bool) -> Answer {
+    /// The answer that shows an item.
+    pub(super) fn answer_item(&self, key: ItemKey, created: bool, replayed: bool) -> Answer {
         match self.items.get(&key).and_then(|item| item.view(key)) {
             Some(item) => Answer::Item { item: Box::new(item), created, replayed },
             None => Answer::Refused(Refusal::ItemNotFound),
@@ -66,6 +78,17 @@ impl Ledger {
     }
 
     pub(super) fn judge_define(&self, define: &Define) -> Decided<DefinePlan> {
+        self.judge_definition(define, |total| {
+            Ok(vec![single_region(&define.regions, total, self.books.shard)?])
+        })
+    }
+
+    /// Judges a definition; `regions` are asked for when it creates an item.
+    pub(super) fn judge_definition(
+        &self,
+        define: &Define,
+        regions: impl FnOnce(u64) -> Decided<Vec<NewRegion>>,
+    ) -> Decided<DefinePlan> {
         bounds::definition(&define.definition)?;
         if let Some(total) = define.total {
             bounds::stock("total", total)?;
@@ -75,7 +98,15 @@ impl Ledger {
             Err(answer) if *answer == Answer::Refused(Refusal::ItemNotFound) => None,
             Err(answer) => return Err(answer),
         };
-        let Some((key, item)) = found else { return self.judge_create(define) };
+        let Some((key, item)) = found else {
+            if define.if_revision.is_some() {
+                return refuse(Refusal::RevisionMismatch { revision: 0 });
+            }
+            let Some(total) = define.total else {
+                return invalid("total", "is needed to create an item");
+            };
+            return Ok(DefinePlan::Create(regions(total)?));
+        };
         let record = &item.record;
         if define.if_revision.is_some_and(|read| read != record.revision) {
             return refuse(Refusal::RevisionMismatch { revision: record.revision });
@@ -85,7 +116,7 @@ impl Ledger {
             return refuse(Refusal::UseAdjustments { total: home.total });
         }
         if !define.regions.is_empty() && define.regions != home.plans {
-            return invalid("regions", "cannot be changed in this version");
+            return invalid("regions", "are changed by the item's layout, not by its definition");
         }
         if define.definition == record.definition {
             return Err(Box::new(self.answer_item(key, false, true)));
@@ -93,69 +124,28 @@ impl Ledger {
         Ok(DefinePlan::Change(key))
     }
 
-    fn judge_create(&self, define: &Define) -> Decided<DefinePlan> {
-        if define.if_revision.is_some() {
-            return refuse(Refusal::RevisionMismatch { revision: 0 });
-        }
-        let Some(total) = define.total else {
-            return invalid("total", "is needed to create an item");
-        };
-        let (region, plan) = single_region(&define.regions, total)?;
-        Ok(DefinePlan::Create { region, plan })
+    pub(super) fn define(&mut self, define: &Define) -> Answer {
+        let plan = self.judge_define(define);
+        self.carry_out(define, plan)
     }
 
-    pub(super) fn define(&mut self, define: &Define) -> Answer {
-        match self.judge_define(define) {
+    /// Does what was judged of a definition.
+    pub(super) fn carry_out(&mut self, define: &Define, plan: Decided<DefinePlan>) -> Answer {
+        match plan {
             Err(answer) => *answer,
             Ok(DefinePlan::Change(key)) => {
                 self.touch_item(key);
                 if let Some(item) = self.items.get_mut(&key) {
                     item.define(define.definition.clone());
-                    item.revise();
+                    item.revise_copies();
                 }
                 self.answer_item(key, false, false)
             }
-            Ok(DefinePlan::Create { region, plan }) => {
-                let key = self.create(define, region, plan);
+            Ok(DefinePlan::Create(regions)) => {
+                let key = self.create(define, regions);
                 self.answer_item(key, true, false)
             }
         }
-    }
-
-    fn create(&mut self, define: &Define, region: String, plan: RegionPlan) -> ItemKey {
-        let shard = self.books.shard;
-        let key: ItemKey = (shard, ItemNumber(self.next_item));
-        self.next_item = self.next_item.saturating_add(1);
-        let ordinal = RegionOrdinal(0);
-        let record = ItemRecord {
-            name: define.name.clone(),
-            definition: define.definition.clone(),
-            revision: 1,
-            mode: Mode::Open,
-            invariant_broken: false,
-            retired: false,
-            lifetime_ms_ever: define.definition.rules.lifetime_ms_max,
-            regions: vec![Region { ordinal, name: region.clone(), default: true }],
-            created_at: self.books.now,
-            home: Some(Home {
-                total: plan.quota,
-                plans: BTreeMap::from([(region, plan)]),
-                layout: vec![BucketPlacement { bucket: BucketId(0), shard, region: ordinal }],
-                next_adjustment: 0,
-            }),
-        };
-        self.add_item(key, record);
-        let stock = Counters {
-            region: ordinal,
-            place: (0, 1),
-            floor: plan.floor,
-            received: plan.quota,
-            available: plan.quota,
-            credits: plan.quota,
-            ..Counters::default()
-        };
-        self.add_bucket(first_bucket(key), stock);
-        key
     }
 
     /// Adds an item under its name.
@@ -183,7 +173,10 @@ impl Ledger {
         bounds::name("key", &adjust.key)?;
         bounds::reason(&adjust.reason)?;
         match adjust.change {
-            Change::Raise(units) | Change::Lower(units) => bounds::quantity("delta", units)?,
+            Change::Raise(units)
+            | Change::Lower(units)
+            | Change::RaiseIn { units, .. }
+            | Change::LowerIn { units, .. } => bounds::quantity("delta", units)?,
             Change::Set { total, .. } => bounds::stock("set_total", total)?,
         }
         let (key, item) = self.item_at_home(&adjust.name)?;
@@ -195,16 +188,13 @@ impl Ledger {
                 None => Err(Box::new(self.answer_item(key, false, true))),
             };
         }
-        let (raise, lower) = match adjust.change {
-            Change::Raise(units) => (units, 0),
-            Change::Lower(units) => (0, units),
-            Change::Set { if_revision, .. } if if_revision != item.record.revision => {
-                return refuse(Refusal::RevisionMismatch { revision: item.record.revision });
-            }
-            Change::Set { total, .. } => {
-                (total.saturating_sub(home.total), home.total.saturating_sub(total))
-            }
-        };
+        let Shift { raise, lower, region } = shift_of(adjust.change, item, home)?;
+        if lower > 0 && item.record.layout.len() > 1 {
+            return refuse(Refusal::LowerInSteps);
+        }
+        if lower > 0 {
+            self.not_busy(home)?;
+        }
         let Some(bucket) = self.buckets.get(&first_bucket(key)) else {
             return refuse(Refusal::NotOwner);
         };
@@ -231,14 +221,15 @@ impl Ledger {
             free: if lower > 0 { free } else { 0 },
             buyer: None,
         };
-        Ok(AdjustPlan { item: key, raise, lower, total, demand })
+        Ok(AdjustPlan { item: key, raise, lower, total, region, demand })
     }
 
     pub(super) fn adjust(&mut self, adjust: &Adjust) -> Answer {
-        let AdjustPlan { item: key, raise, lower, total, .. } = match self.judge_adjust(adjust) {
-            Ok(plan) => plan,
-            Err(answer) => return *answer,
-        };
+        let AdjustPlan { item: key, raise, lower, total, region, .. } =
+            match self.judge_adjust(adjust) {
+                Ok(plan) => plan,
+                Err(answer) => return *answer,
+            };
         let nothing = raise == 0 && lower == 0;
         if let Some(bucket) = self.buckets.get_mut(&first_bucket(key)).filter(|_| !nothing) {
             bucket.make_room(lower, &mut self.books);
@@ -256,9 +247,8 @@ impl Ledger {
             }
             if let Some(home) = &mut item.record.home {
                 home.total = total;
-                // The only region has the whole total, as it had at the creation.
-                if let [plan] = home.plans.values_mut().collect::<Vec<_>>().as_mut_slice() {
-                    plan.quota = total;
+                if let Some(plan) = region.and_then(|region| home.plans.get_mut(&region)) {
+                    plan.quota = plan.quota.saturating_add(raise).saturating_sub(lower);
                 }
             }
         }
@@ -266,7 +256,8 @@ impl Ledger {
         self.answer_item(key, false, nothing)
     }
 
-    fn remember_adjustment(&mut self, key: ItemKey, adjust: &Adjust) {
+    /// Leaves the receipt of a change of the total.
+    pub(super) fn remember_adjustment(&mut self, key: ItemKey, adjust: &Adjust) {
         let (now, retention) = (self.books.now, self.books.settings.receipt_retention_ms);
         let Some(item) = self.items.get_mut(&key) else { return };
         let keep_ms = item.record.lifetime_ms_ever.saturating_add(retention);
@@ -322,10 +313,16 @@ impl Ledger {
     pub(super) fn judge_mode(&self, set: &SetMode) -> Decided<ModePlan> {
         let (key, item) = self.item_at_home(&set.name)?;
         let record = &item.record;
+        let deleting = record.home.as_ref().is_some_and(|home| home.deleting.is_some());
+        if deleting {
+            return refuse(Refusal::UnderWay { operation: Operation::Deletion });
+        }
         let (opens, closed) = (set.mode == Mode::Open, record.mode == Mode::Closed);
         let broken = record.invariant_broken
             && !(opens && self.buckets_of(key).all(|bucket| law_holds(bucket, item)));
-        let mends = broken != record.invariant_broken;
+        let copy_broken = |home: &Home| home.copies.iter().any(|copy| copy.broken);
+        let mends = broken != record.invariant_broken
+            || (opens && record.home.as_ref().is_some_and(copy_broken));
         let known = record.mode == set.mode || (opens && record.invariant_broken && closed);
         if known && !mends {
             return Err(Box::new(self.answer_item(key, false, true)));
@@ -346,7 +343,7 @@ impl Ledger {
         if let Some(item) = self.items.get_mut(&plan.item) {
             item.record.invariant_broken = plan.broken;
             item.record.mode = plan.mode;
-            item.revise();
+            item.revise_copies();
         }
         self.answer_item(plan.item, false, false)
     }
@@ -358,10 +355,13 @@ impl Ledger {
         if held > 0 {
             return refuse(Refusal::OpenHolds { held });
         }
-        let elsewhere = item.record.home.as_ref().is_none_or(|home| home.layout.len() != 1)
+        let elsewhere = item.record.layout.len() != 1
             || self.buckets_of(key).any(|bucket| !bucket.pairs.is_empty());
         if elsewhere {
-            return invalid("item", "an item with several buckets is not deleted in this version");
+            return invalid("item", "an item of several buckets is deleted in steps");
+        }
+        if let Some(home) = &item.record.home {
+            self.not_busy(home)?;
         }
         Ok(key)
     }
@@ -371,15 +371,7 @@ impl Ledger {
             Ok(key) => key,
             Err(answer) => return *answer,
         };
-        self.touch_item(key);
-        self.names.remove(&retire.name);
-        if let Some(item) = self.items.get_mut(&key) {
-            item.record.retired = true;
-        }
-        let buckets: Vec<BucketRef> = self.buckets_of(key).map(|bucket| bucket.key).collect();
-        for bucket in buckets {
-            self.schedule_forgetting(bucket);
-        }
+        self.retire_item(key, UnixMs(0));
         Answer::Retired { item: key.1 }
     }
 }
@@ -401,22 +393,23 @@ impl Item {
     }
 }
 
-/// This version gives an item one region of one bucket.
+/// An item that is defined without shards has one region of one bucket.
 fn single_region(
     regions: &BTreeMap<String, RegionPlan>,
     total: u64,
-) -> Decided<(String, RegionPlan)> {
+    home: ShardId,
+) -> Decided<NewRegion> {
     let Some((region, plan)) = regions.first_key_value() else {
         let plan = RegionPlan { quota: total, floor: 0, buckets: 1 };
-        return Ok((DEFAULT_REGION.to_owned(), plan));
+        return Ok(NewRegion { name: DEFAULT_REGION.to_owned(), plan, shards: vec![home] });
     };
     if regions.len() > 1 {
-        return invalid("regions", "more than one region is not in this version");
+        return invalid("regions", "more than one needs the shards of its buckets");
     }
     bounds::name("regions", region)?;
     let field = |part: &str| format!("regions.{region}.{part}");
     if plan.buckets != 1 {
-        return invalid(&field("buckets"), "must be 1: more is not in this version");
+        return invalid(&field("buckets"), "more than one needs the shards of each");
     }
     if plan.quota != total {
         return invalid(&field("quota"), "the quotas must sum to the total");
@@ -424,17 +417,69 @@ fn single_region(
     if plan.floor > plan.quota {
         return invalid(&field("floor"), "must be at most the quota");
     }
-    Ok((region.clone(), *plan))
+    Ok(NewRegion { name: region.clone(), plan: *plan, shards: vec![home] })
 }
 
-fn adjustment_differs(adjust: &Adjust, known: &Adjustment) -> Option<&'static str> {
+/// What a change of the total asks for. The quota of an item's only region is its total; of several
+/// regions only a named one changes, and quotas never sum to more than the total.
+pub(super) fn shift_of(change: Change, item: &Item, home: &Home) -> Decided<Shift> {
+    let only = (home.plans.len() == 1).then(|| home.plans.keys().next().cloned()).flatten();
+    let (raise, lower, ordinal) = match change {
+        Change::Raise(units) => (units, 0, None),
+        Change::Lower(units) => (0, units, None),
+        Change::RaiseIn { units, region } => (units, 0, Some(region)),
+        Change::LowerIn { units, region } => (0, units, Some(region)),
+        Change::Set { if_revision, .. } if if_revision != item.record.revision => {
+            return refuse(Refusal::RevisionMismatch { revision: item.record.revision });
+        }
+        Change::Set { total, .. } => {
+            (total.saturating_sub(home.total), home.total.saturating_sub(total), None)
+        }
+    };
+    let region = match ordinal {
+        None => only,
+        Some(ordinal) => {
+            let Some(region) = item.region_of(ordinal) else {
+                return refuse(Refusal::RegionNotFound);
+            };
+            if region.closed {
+                return invalid("region", "is closed");
+            }
+            Some((*region.name).to_owned())
+        }
+    };
+    let quotas = home.plans.values().fold(0_u64, |sum, plan| sum.saturating_add(plan.quota));
+    let of_region = region.as_ref().and_then(|region| home.plans.get(region));
+    // What a lowering leaves must still cover the quotas, and its region's its floor.
+    let spare = match of_region {
+        Some(plan) if ordinal.is_some() => plan.quota.saturating_sub(plan.floor),
+        Some(_) => u64::MAX,
+        None => home.total.saturating_sub(quotas),
+    };
+    if lower > spare {
+        return invalid("delta", "the quotas, and their floors, would be more than the total");
+    }
+    Ok(Shift { raise, lower, region })
+}
+
+/// The first field in which an adjustment, asked again, differs from its receipt.
+pub(super) fn adjustment_differs(adjust: &Adjust, known: &Adjustment) -> Option<&'static str> {
     let differing = |field| (adjust.change != known.change).then_some(field);
     let change = match (adjust.change, known.change) {
         (Change::Set { total, .. }, Change::Set { total: was, .. }) if total == was => {
             differing("if_revision")
         }
         (Change::Set { .. }, _) => differing("set_total"),
-        (Change::Raise(_) | Change::Lower(_), _) => differing("delta"),
+        (Change::RaiseIn { units, region }, Change::RaiseIn { units: was, region: before })
+        | (Change::LowerIn { units, region }, Change::LowerIn { units: was, region: before })
+            if units == was && region != before =>
+        {
+            differing("region")
+        }
+        (
+            Change::Raise(_) | Change::Lower(_) | Change::RaiseIn { .. } | Change::LowerIn { .. },
+            _,
+        ) => differing("delta"),
     };
     change.or((adjust.reason != known.reason).then_some("reason"))
 }

@@ -39,6 +39,15 @@ impl<'a> Reader<'a> {
 
     /// Reads an integer.
     pub(super) fn u64(&mut self) -> Option<u64> {
+        let (first, rest) = self.rest.split_first()?;
+        if *first < 0x80 {
+            self.rest = rest;
+            return Some(u64::from(*first));
+        }
+        self.long()
+    }
+
+    fn long(&mut self) -> Option<u64> {
         let mut value = 0_u64;
         for shift in (0..64).step_by(7) {
             let byte = self.u8()?;
@@ -71,6 +80,11 @@ impl<'a> Reader<'a> {
     /// Reads a little-endian 128-bit number.
     pub(super) fn u128(&mut self) -> Option<u128> {
         Some(u128::from_le_bytes(self.take(16)?.try_into().ok()?))
+    }
+
+    /// What is not read yet.
+    pub(super) fn rest(&self) -> &'a [u8] {
+        self.rest
     }
 
     /// Whether everything was read.

@@ -4,12 +4,12 @@
 //! only grow, so late, repeated and reordered messages change nothing; S ≥ R at any moment, because
 //! the receiver accepts only what a donor's applied entry has sent. Never decides how much to send.
 
-use super::answer::{Answer, Refusal};
+use super::answer::{Answer, Refusal, RegionInfo};
 use super::bounds::{self, Decided, invalid, refuse};
 use super::bucket::{Bucket, Counters, Pair};
 use super::bucket_page::PAIRS_PER_PAGE;
 use super::command::{AcceptStock, Mode, OpenBucket, SendStock, SettleStock};
-use super::ids::{BucketId, QUANTITY_MAX};
+use super::ids::{BucketId, QUANTITY_MAX, UnixMs};
 use super::item::{ItemKey, ItemRecord, Region};
 use super::page::{Kind, PageId};
 use super::receipts::home_of;
@@ -30,7 +30,7 @@ fn refused<T>(rule: &str) -> Decided<T> {
 
 impl Ledger {
     pub(super) fn judge_open(&self, open: &OpenBucket) -> Decided<()> {
-        bounds::item_name(&open.name)?;
+        bounds::item_name(open.name.borrowed())?;
         bounds::name("region_name", &open.region_name)?;
         bounds::definition(&open.definition)?;
         bounds::stock("floor", open.floor)?;
@@ -38,7 +38,7 @@ impl Ledger {
         if place >= places || places > self.books.settings.shards.max(1) {
             return invalid("place", "must be a place among at most as many buckets as shards");
         }
-        if home_of(&open.name, self.books.settings.shards) != open.bucket.home {
+        if home_of(open.name.borrowed(), self.books.settings.shards) != open.bucket.home {
             return refuse(Refusal::NotOwner);
         }
         let item: ItemKey = (open.bucket.home, open.bucket.item);
@@ -53,9 +53,10 @@ impl Ledger {
             Some(known) => {
                 let region =
                     known.record.regions.iter().find(|known| {
-                        known.ordinal == open.region || known.name == open.region_name
+                        known.ordinal == open.region || *known.name == *open.region_name
                     });
-                if region.is_some_and(|r| r.ordinal != open.region || r.name != open.region_name) {
+                if region.is_some_and(|r| r.ordinal != open.region || *r.name != *open.region_name)
+                {
                     return refused("that region has another name or number");
                 }
             }
@@ -77,11 +78,15 @@ impl Ledger {
             return *answer;
         }
         let item: ItemKey = (open.bucket.home, open.bucket.item);
-        let region = Region {
+        // Its floor is granted to the first bucket, wherever that is.
+        let floor = if open.place.0 == 0 { open.floor } else { 0 };
+        let region = Region::new(&RegionInfo {
             ordinal: open.region,
-            name: open.region_name.clone(),
+            name: open.region_name.as_str().into(),
             default: open.default_region,
-        };
+            closed: false,
+            floor,
+        });
         if self.items.contains_key(&item) {
             self.touch_item(item);
         } else {
@@ -92,8 +97,10 @@ impl Ledger {
                 mode: Mode::Open,
                 invariant_broken: false,
                 retired: false,
+                erase_after: UnixMs(0),
                 lifetime_ms_ever: open.definition.rules.lifetime_ms_max,
                 regions: Vec::new(),
+                layout: Vec::new(),
                 created_at: self.books.now,
                 home: None,
             };
@@ -138,6 +145,7 @@ impl Ledger {
         if send.to == send.from.bucket {
             return refused("a bucket does not send to itself");
         }
+        self.knows_receiver(bucket, send)?;
         let pair = bucket.pairs.get(&send.to.0).copied().unwrap_or_default();
         let acked = pair.acked.max(send.acked);
         if acked > pair.sent {
@@ -160,18 +168,34 @@ impl Ledger {
         if free < send.quantity {
             return refused("fewer units are available");
         }
-        let stock = &bucket.stock;
-        let units = stock.available.saturating_add(stock.held).saturating_add(stock.sold);
-        let left = units.saturating_sub(send.quantity);
-        let short = stock.floor.saturating_sub(left);
+        // Floor that would be left without units. What is earmarked for a lower total is gone.
+        let stays = bucket.units().saturating_sub(bucket.earmarked(now));
+        let short = bucket.stock.floor.saturating_sub(stays.saturating_sub(send.quantity));
         if !send.same_region && short > 0 {
             return refused("the region's floor stays");
         }
-        if short > send.quantity || pair.floor_sent.checked_add(short).is_none() {
-            return refused("the floor does not travel with fewer units");
+        // A bucket whose floor was raised above its units hands on as much floor as units, so that
+        // no bucket of the region comes to lack more than before.
+        let short = short.min(send.quantity);
+        if pair.floor_sent.checked_add(short).is_none() {
+            return refused("the counter is at its end");
         }
         let demand = Demand { bucket: Some(send.from), quantity: send.quantity, free, buyer: None };
         Ok(SendPlan { floor: short, acked, demand })
+    }
+
+    /// An item that is known to have several buckets trades between those only, and knows their
+    /// regions. (A layout of one bucket says nothing of others that were opened by hand.)
+    fn knows_receiver(&self, bucket: &Bucket, send: &SendStock) -> Decided<()> {
+        let item = self.items.get(&(send.from.home, send.from.item));
+        let Some(item) = item.filter(|item| item.record.layout.len() > 1) else { return Ok(()) };
+        match item.placement(send.to) {
+            None => refused("the item has no such bucket"),
+            Some(to) if (to.region == bucket.stock.region) != send.same_region => {
+                refused("the receiver's region is another")
+            }
+            Some(_) => Ok(()),
+        }
     }
 
     pub(super) fn send_stock(&mut self, send: &SendStock) -> Answer {
@@ -208,11 +232,9 @@ impl Ledger {
         let Some(floor) = accept.floor_sent.checked_sub(pair.floor_accepted) else {
             return refused("the floor's counter went back");
         };
-        let stock = &bucket.stock;
-        let grown = stock.available.saturating_add(stock.held).saturating_add(stock.sold);
-        let too_much = grown.saturating_add(units) > QUANTITY_MAX
+        let too_much = bucket.units().saturating_add(units) > QUANTITY_MAX
             || bucket.accepted.checked_add(units).is_none()
-            || stock.floor.saturating_add(floor) > QUANTITY_MAX;
+            || bucket.stock.floor.saturating_add(floor) > QUANTITY_MAX;
         if too_much {
             return refused("more units than any item has");
         }
@@ -224,6 +246,8 @@ impl Ledger {
             Ok(plan) => plan,
             Err(answer) => return *answer,
         };
+        let owed = self.pay_owed(accept.to, floor);
+        let floor = floor.saturating_sub(owed);
         let Some(bucket) = self.buckets.get_mut(&accept.to) else {
             return Answer::Refused(Refusal::NotOwner);
         };
@@ -237,6 +261,61 @@ impl Ledger {
             pair.floor_accepted = accept.floor_sent;
         });
         Answer::Accepted { accepted: pair.accepted }
+    }
+
+    /// Gives up floor that home has taken back as it arrives at the region's first bucket; returns
+    /// how much.
+    fn pay_owed(&mut self, key: BucketRef, floor: u64) -> u64 {
+        let item_key: ItemKey = (key.home, key.item);
+        let Some(region) = self.buckets.get(&key).map(|bucket| bucket.stock.region) else {
+            return 0;
+        };
+        let owed = self.items.get(&item_key).and_then(|item| {
+            let first = item.first_of(region)?.bucket == key.bucket;
+            Some(item.region_of(region)?.owed).filter(|_| first)
+        });
+        let paid = owed.unwrap_or(0).min(floor);
+        if paid > 0 {
+            self.touch_item(item_key);
+            let item = self.items.get_mut(&item_key);
+            let regions = item.map(|item| item.record.regions.iter_mut()).into_iter().flatten();
+            for known in regions.filter(|known| known.ordinal == region) {
+                known.owed = known.owed.saturating_sub(paid);
+            }
+        }
+        paid
+    }
+
+    pub(super) fn judge_move(&self, send: &SendStock) -> Decided<SendPlan> {
+        let plan = self.judge_send(send)?;
+        let to = BucketRef { bucket: send.to, ..send.from };
+        let pair = self.pair(send.from, send.to);
+        self.judge_accept(&AcceptStock {
+            to,
+            from: send.from.bucket,
+            sent: pair.sent.saturating_add(send.quantity),
+            floor_sent: pair.floor_sent.saturating_add(plan.floor),
+        })?;
+        Ok(plan)
+    }
+
+    /// All three steps in one entry.
+    pub(super) fn move_stock(&mut self, send: &SendStock) -> Answer {
+        if let Err(answer) = self.judge_move(send) {
+            return *answer;
+        }
+        let answer = self.send_stock(send);
+        let pair = self.pair(send.from, send.to);
+        let to = BucketRef { bucket: send.to, ..send.from };
+        let (from, sent, floor_sent) = (send.from.bucket, pair.sent, pair.floor_sent);
+        self.accept_stock(&AcceptStock { to, from, sent, floor_sent });
+        self.settle_stock(&SettleStock { from: send.from, to: send.to, accepted: sent });
+        answer
+    }
+
+    fn pair(&self, bucket: BucketRef, peer: BucketId) -> Pair {
+        let bucket = self.buckets.get(&bucket);
+        bucket.and_then(|bucket| bucket.pairs.get(&peer.0).copied()).unwrap_or_default()
     }
 
     pub(super) fn judge_settle(&self, settle: &SettleStock) -> Decided<()> {
@@ -275,6 +354,11 @@ impl Ledger {
         let new = books.hash(name, |out| pair.encode(out));
         books.digest.exchange(old, new);
         bucket.pairs.insert(peer.0, pair);
+        if in_transit(bucket) > 0 {
+            books.owing.insert(key);
+        } else {
+            books.owing.remove(&key);
+        }
         pair
     }
 }

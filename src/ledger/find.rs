@@ -9,7 +9,7 @@ use super::bucket::Bucket;
 use super::command::{KeyScope, Mode};
 use super::escrow::in_transit;
 use super::hold::HoldId;
-use super::ids::{ItemName, UnixMs};
+use super::ids::{ItemName, NameRef, Named, UnixMs};
 use super::item::{Item, ItemKey};
 use super::query::{
     Audit, Availability, BucketAudit, BucketStock, Found, Query, Receipt, SoldOutItem,
@@ -30,40 +30,48 @@ impl Ledger {
             }
             Query::Receipt(scope) => self.find_receipt(scope),
             Query::Item(name) => self
-                .named(name)
+                .named(name.borrowed())
                 .and_then(|(key, item)| item.view(key))
                 .map_or(Found::NotFound, |item| Found::Item(Box::new(item))),
             Query::Items { tenant, after, limit } => {
                 self.find_items(tenant, after.as_deref(), *limit)
             }
             Query::Availability(name) => self
-                .named(name)
+                .named(name.borrowed())
                 .map_or(Found::NotFound, |(key, item)| self.find_availability(key, item)),
-            Query::Audit(name) => {
-                self.named(name).map_or(Found::NotFound, |(key, item)| self.find_audit(key, item))
-            }
+            Query::Audit(name) => self
+                .named(name.borrowed())
+                .map_or(Found::NotFound, |(key, item)| self.find_audit(key, item)),
             Query::Holds { name, buyer, state, after, limit } => {
                 let wanted = Wanted { buyer: buyer.as_deref(), state: *state };
                 self.find_holds(name, &wanted, after.as_ref(), *limit)
             }
             Query::SoldOut { tenant } => self.find_sold_out(tenant),
+            Query::Levels(item) => self.find_levels(*item),
+            Query::Copy { item, shard } => {
+                let image = self.image(*item, *shard);
+                image.map_or(Found::NotFound, |image| Found::Copy(Box::new(image)))
+            }
+            Query::Duties { after, limit } => self.find_duties(*after, *limit),
         }
     }
 
     /// Returns the name of an item's default region, when the item is known here.
-    pub fn default_region(&self, name: &ItemName) -> Option<&str> {
+    pub fn default_region(&self, name: NameRef<'_>) -> Option<&str> {
         let (_, item) = self.named(name)?;
-        item.region(None).map(|region| region.name.as_str())
+        item.region(None).map(|region| &*region.name)
     }
 
-    fn named(&self, name: &ItemName) -> Option<(ItemKey, &Item)> {
-        let key = self.names.get(name)?;
+    fn named(&self, name: NameRef<'_>) -> Option<(ItemKey, &Item)> {
+        let key = self.names.get(&name as &dyn Named)?;
         Some((*key, self.items.get(key)?))
     }
 
     fn find_receipt(&self, scope: &KeyScope) -> Found {
         let KeyScope { name, region, buyer, key } = scope;
-        let Ok((spot, item, bucket)) = self.spot(name, region.as_deref(), buyer.as_deref(), key)
+        let trace = self.trace(buyer.as_deref(), key);
+        let Ok((spot, item, bucket)) =
+            self.spot(trace, name.borrowed(), region.as_deref(), buyer.as_deref(), key)
         else {
             return Found::NotFound;
         };
@@ -74,7 +82,7 @@ impl Ledger {
             None => Receipt::Unknown,
             Some((_, record)) if record.standing == Standing::Voided => Receipt::Voided,
             Some((sequence, record)) => {
-                Receipt::Committed(self.view(item, bucket, spot.slot, sequence, record))
+                Receipt::Committed(self.view(item, bucket, spot.slot, sequence, &record))
             }
         })
     }
@@ -105,11 +113,12 @@ impl Ledger {
         let now = self.books.now.0;
         let buckets = self.buckets_of(key).map(|bucket| BucketStock {
             bucket: bucket.key.bucket,
-            region: item.region_name(bucket.stock.region).to_owned(),
-            available: bucket.free(now),
+            region: (*item.region_name(bucket.stock.region)).to_owned(),
+            available: bucket.sellable(now),
             held: bucket.live(now),
             sold: bucket.stock.sold,
             in_transit_out: in_transit(bucket),
+            earmarked: bucket.earmarked(now),
         });
         Found::Availability(Availability {
             number: key.1,
@@ -137,11 +146,11 @@ impl Ledger {
     fn audit(&self, item: &Item, bucket: &Bucket) -> BucketAudit {
         let UnixMs(now) = self.books.now;
         let (mut held, mut due, mut sold) = (0_u64, 0_u64, 0_u64);
-        for record in bucket.slots.iter().flatten().flat_map(|slot| slot.records_from(0)) {
-            let open = record.1.open();
+        for (_, gist) in bucket.slots.iter().flatten().flat_map(|slot| slot.gists_from(0)) {
+            let open = gist.open();
             held = held.saturating_add(open);
-            due = due.saturating_add(if record.1.is_due(now) { open } else { 0 });
-            sold = sold.saturating_add(record.1.sold);
+            due = due.saturating_add(if gist.is_due(now) { open } else { 0 });
+            sold = sold.saturating_add(gist.sold);
         }
         let stock = &bucket.stock;
         let counted = held == stock.held
@@ -157,7 +166,7 @@ impl Ledger {
         };
         BucketAudit {
             bucket: bucket.key.bucket,
-            region: item.region_name(stock.region).to_owned(),
+            region: (*item.region_name(stock.region)).to_owned(),
             received: stock.received,
             accepted: pairs(|pair| pair.accepted),
             available: stock.available,
@@ -180,7 +189,7 @@ impl Ledger {
         after: Option<&HoldId>,
         limit: u32,
     ) -> Found {
-        let Some((key, item)) = self.named(name) else { return Found::NotFound };
+        let Some((key, item)) = self.named(name.borrowed()) else { return Found::NotFound };
         let limit = bounded(limit);
         let mut buckets: Vec<&Bucket> = self.buckets_of(key).collect();
         buckets.sort_by_key(|bucket| (bucket.stock.region, bucket.key.bucket));
@@ -202,7 +211,7 @@ impl Ledger {
                 if holds.len() == limit {
                     return Found::Holds { holds, more: true };
                 }
-                holds.push(self.view(item, bucket, slot, sequence, record));
+                holds.push(*self.view(item, bucket, slot, sequence, &record));
             }
         }
         Found::Holds { holds, more: false }
@@ -210,10 +219,14 @@ impl Ledger {
 
     fn find_sold_out(&self, tenant: &str) -> Found {
         let now = self.books.now.0;
-        let sold_out = self.tenants_items(tenant, None).filter_map(|(key, item)| {
+        // A copy's item is listed at its home, which cannot tell by itself whether an item of
+        // several buckets has nothing left.
+        let at_home =
+            self.tenants_items(tenant, None).filter(|(_, item)| item.record.home.is_some());
+        let sold_out = at_home.filter_map(|(key, item)| {
             let (mut free, mut live) = (0_u64, 0_u64);
             for bucket in self.buckets_of(key) {
-                free = free.saturating_add(bucket.free(now));
+                free = free.saturating_add(bucket.sellable(now));
                 live = live.saturating_add(bucket.live(now));
             }
             let closed = item.record.mode == Mode::Closed;
@@ -222,7 +235,8 @@ impl Ledger {
             } else {
                 (item.record.mode == Mode::Paused).then_some(PauseReason::Operator)
             };
-            (free == 0 || closed || paused.is_some()).then(|| SoldOutItem {
+            let empty = free == 0 && item.record.layout.len() == 1;
+            (empty || closed || paused.is_some()).then(|| SoldOutItem {
                 item: item.record.name.item.clone(),
                 number: key.1,
                 paused,
@@ -247,7 +261,7 @@ impl Wanted<'_> {
         from: u16,
         sequence: u64,
         ledger: &'b Ledger,
-    ) -> impl Iterator<Item = (u16, u64, &'b Record)> {
+    ) -> impl Iterator<Item = (u16, u64, Record<'b>)> {
         let slots = ledger.books.settings.slots;
         let only = self.buyer.map(|buyer| slot_of(buyer, slots));
         (from..slots)
@@ -260,7 +274,7 @@ impl Wanted<'_> {
             .filter(move |(_, _, record)| self.names(record, ledger.books.now.0))
     }
 
-    fn names(&self, record: &Record, now: u64) -> bool {
+    fn names(&self, record: &Record<'_>, now: u64) -> bool {
         let state = match record.standing_at(now) {
             Standing::Held => HoldState::Held,
             Standing::Sold => HoldState::Sold,

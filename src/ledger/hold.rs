@@ -9,6 +9,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher24;
+use smallvec::SmallVec;
 
 use super::ids::{BucketId, ItemNumber, RegionOrdinal, ShardId};
 
@@ -71,8 +72,8 @@ impl HoldId {
     }
 
     /// The numbers in order, each in its width; `short` must be [`HoldId::is_short`] or false.
-    fn to_bytes(self, short: bool) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(LONG_BYTES);
+    fn to_bytes(self, short: bool) -> SmallVec<[u8; LONG_BYTES]> {
+        let mut bytes = SmallVec::new();
         let (wide, region_skip) = if short { (4, 1) } else { (0, 0) };
         bytes.extend_from_slice(&self.home.0.to_be_bytes());
         bytes.extend_from_slice(&self.item.0.to_be_bytes()[wide..]);
@@ -82,6 +83,24 @@ impl HoldId {
         bytes.extend_from_slice(&self.sequence.to_be_bytes()[wide..]);
         bytes.extend_from_slice(&(self.tag & TAG_MASK).to_be_bytes()[3..]);
         bytes
+    }
+
+    /// Returns its text.
+    pub fn text(&self) -> HoldIdText {
+        let mut text = SmallVec::new();
+        text.extend_from_slice(PREFIX.as_bytes());
+        // Five bytes are eight digits; what is left over is filled with zeros from behind.
+        for five in self.to_bytes(self.is_short()).chunks(5) {
+            let bits = five.iter().fold(0_u64, |bits, byte| bits << 8 | u64::from(*byte));
+            let missing = 5_usize.saturating_sub(five.len());
+            let bits = bits << missing.saturating_mul(8);
+            let digits = five.len().saturating_mul(8).div_ceil(5);
+            for at in 0..digits {
+                let shift = 35_usize.saturating_sub(at.saturating_mul(5));
+                text.push(ALPHABET[(bits >> shift) as usize & 31]);
+            }
+        }
+        HoldIdText(text)
     }
 
     fn from_bytes(bytes: &[u8], short: bool) -> Option<HoldId> {
@@ -104,25 +123,21 @@ impl HoldId {
     }
 }
 
+/// The text of a [`HoldId`]: ASCII.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HoldIdText(SmallVec<[u8; 56]>);
+
+impl HoldIdText {
+    /// Returns its bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
 impl fmt::Display for HoldId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let bytes = self.to_bytes(self.is_short());
-        let mut text = String::with_capacity(PREFIX.len().saturating_add(LONG_CHARS));
-        text.push_str(PREFIX);
-        let (mut bits, mut pending) = (0_u32, 0_u32);
-        for byte in bytes {
-            pending = (pending << 8) | u32::from(byte);
-            bits = bits.saturating_add(8);
-            while bits >= 5 {
-                bits = bits.saturating_sub(5);
-                text.push(char::from(ALPHABET[(pending >> bits) as usize & 31]));
-            }
-            pending &= !(u32::MAX << bits);
-        }
-        if bits > 0 {
-            text.push(char::from(ALPHABET[(pending << 5_u32.saturating_sub(bits)) as usize & 31]));
-        }
-        f.write_str(&text)
+        let text = self.text();
+        f.write_str(std::str::from_utf8(text.as_bytes()).map_err(|_| fmt::Error)?)
     }
 }
 

@@ -1,5 +1,7 @@
 //! The ledger's names for numbers that must not be confused.
 
+use std::borrow::Borrow;
+use std::cmp::Ordering;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -95,6 +97,73 @@ pub struct ItemName {
     pub tenant: String,
     /// The tenant's name for the item, under the same rule.
     pub item: String,
+}
+
+/// An [`ItemName`] that borrows its texts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct NameRef<'a> {
+    /// See [`ItemName::tenant`].
+    pub tenant: &'a str,
+    /// See [`ItemName::item`].
+    pub item: &'a str,
+}
+
+impl ItemName {
+    /// Borrows it.
+    pub fn borrowed(&self) -> NameRef<'_> {
+        NameRef { tenant: &self.tenant, item: &self.item }
+    }
+}
+
+impl NameRef<'_> {
+    /// Copies it.
+    pub fn owned(&self) -> ItemName {
+        ItemName { tenant: self.tenant.to_owned(), item: self.item.to_owned() }
+    }
+}
+
+/// A name in either form, so that a map of owned names can be asked by a borrowed one.
+pub(super) trait Named {
+    fn name(&self) -> NameRef<'_>;
+}
+
+impl Named for ItemName {
+    fn name(&self) -> NameRef<'_> {
+        self.borrowed()
+    }
+}
+
+impl Named for NameRef<'_> {
+    fn name(&self) -> NameRef<'_> {
+        *self
+    }
+}
+
+impl<'a> Borrow<dyn Named + 'a> for ItemName {
+    fn borrow(&self) -> &(dyn Named + 'a) {
+        self
+    }
+}
+
+impl PartialEq for dyn Named + '_ {
+    fn eq(&self, other: &Self) -> bool {
+        self.name() == other.name()
+    }
+}
+
+impl Eq for dyn Named + '_ {}
+
+impl PartialOrd for dyn Named + '_ {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for dyn Named + '_ {
+    // The order of the owned names: tenant, then item.
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.name().cmp(&other.name())
+    }
 }
 
 impl fmt::Display for ItemName {

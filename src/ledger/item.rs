@@ -10,9 +10,9 @@ use std::sync::Arc;
 use bincode::Options;
 use serde::{Deserialize, Serialize};
 
-use super::answer::{BucketPlacement, ItemView};
-use super::command::{Change, Definition, Mode, RegionPlan};
-use super::ids::{ItemName, ItemNumber, RegionOrdinal, ShardId, UnixMs};
+use super::answer::{BucketPlacement, CopyView, ItemView, RegionInfo};
+use super::command::{Change, Definition, LowerBegin, Mode, RegionPlan};
+use super::ids::{BucketId, ItemName, ItemNumber, RegionOrdinal, ShardId, UnixMs};
 use super::record::RuleSet;
 
 /// An item as a shard names it: the home shard gave the number.
@@ -28,7 +28,8 @@ pub(super) struct ItemRecord {
     pub(super) name: ItemName,
     /// The definition from now on.
     pub(super) definition: Definition,
-    /// Changes with every definition, total or mode.
+    /// At home it changes with every definition, total, mode or layout; a copy's is that of home
+    /// when home made its image.
     pub(super) revision: u64,
     /// What its buyers may do.
     pub(super) mode: Mode,
@@ -36,22 +37,47 @@ pub(super) struct ItemRecord {
     pub(super) invariant_broken: bool,
     /// Deleted: its name is free, and its records are being erased.
     pub(super) retired: bool,
+    /// A deleted copy is remembered until then, so that late messages do not bring it back.
+    pub(super) erase_after: UnixMs,
     /// The greatest lifetime that any of its holds was ever allowed, in ms.
     pub(super) lifetime_ms_ever: u64,
     /// Its regions, as far as this shard knows them.
     pub(super) regions: Vec<Region>,
+    /// Where its buckets live, as far as this shard knows.
+    pub(super) layout: Vec<BucketPlacement>,
     /// Ledger time of its creation here.
     pub(super) created_at: UnixMs,
     /// What only the home shard knows.
     pub(super) home: Option<Home>,
 }
 
-/// A region's name.
+/// A region.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Region {
     pub(super) ordinal: RegionOrdinal,
-    pub(super) name: String,
+    pub(super) name: Arc<str>,
     pub(super) default: bool,
+    /// It takes no more holds.
+    pub(super) closed: bool,
+    /// Floor that home has granted to its first bucket in all.
+    pub(super) floor: u64,
+    /// Floor that home has taken back while it was elsewhere: its first bucket gives it up as it
+    /// arrives. Zero unless that bucket is here.
+    pub(super) owed: u64,
+}
+
+impl Region {
+    /// A region as it begins.
+    pub(super) fn new(info: &RegionInfo) -> Region {
+        let RegionInfo { ordinal, name, default, closed, floor } = info.clone();
+        Region { ordinal, name: name.into(), default, closed, floor, owed: 0 }
+    }
+
+    /// As callers see it.
+    pub(super) fn info(&self) -> RegionInfo {
+        let Region { ordinal, name, default, closed, floor, owed: _ } = self.clone();
+        RegionInfo { ordinal, name: (*name).to_owned(), default, closed, floor }
+    }
 }
 
 /// The home shard's part.
@@ -59,12 +85,28 @@ pub(super) struct Region {
 pub(super) struct Home {
     /// Units that exist.
     pub(super) total: u64,
-    /// Regions as they were planned.
+    /// Regions as they are planned.
     pub(super) plans: BTreeMap<String, RegionPlan>,
-    /// Where its buckets live.
-    pub(super) layout: Vec<BucketPlacement>,
+    /// The revision that every copy must have: the last change of definition, mode or layout.
+    pub(super) config: u64,
+    /// What the copies have answered, by shard; those that are not erased yet.
+    pub(super) copies: Vec<CopyView>,
+    /// The lowering that is under way.
+    pub(super) lowering: Option<Lowering>,
+    /// The deletion that is under way: the mode before it.
+    pub(super) deleting: Option<Mode>,
     /// The number of the next adjustment's receipt.
     pub(super) next_adjustment: u64,
+}
+
+/// A lowering of the total that is under way.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Lowering {
+    pub(super) begin: LowerBegin,
+    /// Units that it needs.
+    pub(super) units: u64,
+    /// The region whose quota falls with them.
+    pub(super) region: Option<String>,
 }
 
 /// The receipt of an adjustment.
@@ -110,15 +152,15 @@ impl Item {
     /// The region of this name, or the default one.
     pub(super) fn region(&self, name: Option<&str>) -> Option<&Region> {
         self.record.regions.iter().find(|region| match name {
-            Some(name) => region.name == name,
+            Some(name) => *region.name == *name,
             None => region.default,
         })
     }
 
     /// The name of a region.
-    pub(super) fn region_name(&self, ordinal: RegionOrdinal) -> &str {
-        let found = self.record.regions.iter().find(|region| region.ordinal == ordinal);
-        found.map_or("", |region| region.name.as_str())
+    pub(super) fn region_name(&self, ordinal: RegionOrdinal) -> Arc<str> {
+        let found = self.region_of(ordinal);
+        found.map_or_else(|| Arc::from(""), |region| Arc::clone(&region.name))
     }
 
     /// Takes a definition.
@@ -134,6 +176,49 @@ impl Item {
         self.record.revision = self.record.revision.saturating_add(1);
     }
 
+    /// Counts a change that every copy has to learn.
+    pub(super) fn revise_copies(&mut self) {
+        self.revise();
+        let revision = self.record.revision;
+        if let Some(home) = &mut self.record.home {
+            home.config = revision;
+        }
+    }
+
+    /// The region of that ordinal.
+    pub(super) fn region_of(&self, ordinal: RegionOrdinal) -> Option<&Region> {
+        self.record.regions.iter().find(|region| region.ordinal == ordinal)
+    }
+
+    /// Where a bucket lives.
+    pub(super) fn placement(&self, bucket: BucketId) -> Option<&BucketPlacement> {
+        self.record.layout.iter().find(|placement| placement.bucket == bucket)
+    }
+
+    /// A region's first bucket, which its floor is granted to.
+    pub(super) fn first_of(&self, region: RegionOrdinal) -> Option<&BucketPlacement> {
+        self.record.layout.iter().find(|placement| placement.region == region)
+    }
+
+    /// A bucket's place among its region's, and how many they are.
+    pub(super) fn place_in_region(&self, placement: &BucketPlacement) -> (u16, u16) {
+        let of_region = self.record.layout.iter().filter(|other| other.region == placement.region);
+        of_region.fold((0_u16, 0_u16), |(place, places), other| {
+            let before = u16::from(other.bucket < placement.bucket);
+            (place.saturating_add(before), places.saturating_add(1))
+        })
+    }
+
+    /// Whether its home shard's leader has something to repeat for it.
+    pub(super) fn is_driven(&self) -> bool {
+        let Some(home) = &self.record.home else { return false };
+        if self.record.retired {
+            return !home.copies.is_empty();
+        }
+        let behind = home.copies.iter().any(|copy| copy.revision < home.config);
+        behind || home.lowering.is_some() || home.deleting.is_some()
+    }
+
     /// As callers see it; `None` away from home.
     pub(super) fn view(&self, key: ItemKey) -> Option<ItemView> {
         let home = self.record.home.as_ref()?;
@@ -146,10 +231,15 @@ impl Item {
             mode: self.record.mode,
             invariant_broken: self.record.invariant_broken,
             definition: self.record.definition.clone(),
-            default_region: self.region(None).map_or_else(String::new, |r| r.name.clone()),
+            default_region: self.region(None).map_or_else(String::new, |r| (*r.name).to_owned()),
             regions: home.plans.clone(),
-            buckets: home.layout.clone(),
+            buckets: self.record.layout.clone(),
             created_at: self.record.created_at,
+            region_list: self.record.regions.iter().map(Region::info).collect(),
+            config: home.config,
+            copies: home.copies.clone(),
+            lowering: home.lowering.as_ref().map(|lowering| lowering.begin.clone()),
+            deleting: home.deleting.is_some(),
         })
     }
 }

@@ -4,16 +4,14 @@
 //! digest is recomputed from the records, and counters are compared with what they count.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use super::bucket::{Bucket, Counters, Pair};
 use super::bucket_page::{FLOORS_PER_PAGE, PAIRS_PER_PAGE, floor_hash};
 use super::encoding::Reader;
+use super::escrow::in_transit;
 use super::ids::RegionOrdinal;
 use super::item::{self, ADJUSTMENTS_PER_PAGE, Adjustment, Item, ItemRecord};
 use super::page::{Kind, PAGE_VERSION, PageId};
-use super::record::{Record, RuleSet};
-use super::slot::CHUNK_RECORDS;
 use super::{BucketRef, Ledger, LoadError, Meta, PageKey, Settings, ShardId};
 
 fn error<T>(what: impl Into<String>) -> Result<T, LoadError> {
@@ -26,13 +24,8 @@ pub(super) fn load(
     settings: Settings,
     pages: impl Iterator<Item = (PageKey, Vec<u8>)>,
 ) -> Result<Ledger, LoadError> {
-    let mut loader = Loader {
-        ledger: Ledger::new(shard, settings),
-        meta: None,
-        rules: BTreeSet::new(),
-        later: Vec::new(),
-    };
-    loader.ledger.books.pages = super::page::Pages::new();
+    let mut loader = Loader { ledger: Ledger::new(shard, settings), meta: None, later: Vec::new() };
+    loader.ledger.books.pages = super::cut::Pages::new();
     loader.ledger.books.digest = super::digest::Digest::default();
     let mut seen = BTreeSet::new();
     for (key, bytes) in pages {
@@ -57,7 +50,6 @@ pub(super) fn load(
 struct Loader {
     ledger: Ledger,
     meta: Option<Meta>,
-    rules: BTreeSet<Arc<RuleSet>>,
     later: Vec<(PageId, Vec<u8>)>,
 }
 
@@ -220,28 +212,8 @@ impl Loader {
 
     fn take_records(&mut self, page: PageId, body: &[u8]) -> Option<()> {
         let key = page.bucket_ref();
-        let Loader { ledger: Ledger { buckets, books, .. }, rules, .. } = self;
-        let bucket = buckets.get_mut(&key)?;
-        let mut intern = |rule: RuleSet| match rules.get(&rule) {
-            Some(known) => Arc::clone(known),
-            None => {
-                let new = Arc::new(rule);
-                rules.insert(Arc::clone(&new));
-                new
-            }
-        };
-        let mut reader = Reader::new(body);
-        while !reader.is_done() {
-            let place = reader.u64().filter(|place| *place < CHUNK_RECORDS)?;
-            let sequence = page.number.checked_mul(CHUNK_RECORDS)?.checked_add(place)?;
-            let bytes = reader.bytes()?;
-            let record = Record::decode(bytes, &mut intern)?;
-            let name = PageId::of_bucket(Kind::Records, key, page.slot, sequence);
-            let hash = books.hash(name, |out| out.extend_from_slice(bytes));
-            books.digest.exchange(0, hash);
-            bucket.load(page.slot, sequence, record, books)?;
-        }
-        Some(())
+        let Ledger { buckets, books, .. } = &mut self.ledger;
+        buckets.get_mut(&key)?.load(page.slot, page.number, body, books)
     }
 
     fn finish(mut self) -> Result<Ledger, LoadError> {
@@ -266,6 +238,9 @@ impl Loader {
                 return error(format!("item {} is not at home", key.1));
             }
         }
+        let driven = ledger.items.iter().filter(|(_, item)| item.is_driven());
+        ledger.books.driven = driven.map(|(key, _)| *key).collect();
+        earmark(ledger);
         let keys: Vec<BucketRef> = ledger.buckets.keys().copied().collect();
         for key in keys {
             check_bucket(ledger, key)?;
@@ -273,6 +248,20 @@ impl Loader {
         }
         ledger.books.swept = 0;
         Ok(self.ledger)
+    }
+}
+
+/// Tells each bucket 0 what it keeps for the lowering that its item's record names, and finds the
+/// buckets that owe a message.
+fn earmark(ledger: &mut Ledger) {
+    let Ledger { items, buckets, books, .. } = ledger;
+    for (key, bucket) in buckets {
+        let Some(item) = items.get(&(key.home, key.item)) else { continue };
+        if !item.record.retired && in_transit(bucket) > 0 {
+            books.owing.insert(*key);
+        }
+        let Some(home) = item.record.home.as_ref().filter(|_| key.bucket.0 == 0) else { continue };
+        bucket.earmark = home.lowering.as_ref().map_or(0, |lowering| lowering.units);
     }
 }
 
@@ -287,11 +276,11 @@ fn check_bucket(ledger: &Ledger, key: BucketRef) -> Result<(), LoadError> {
     let mut order_holds = true;
     for slot in bucket.slots.iter().flatten() {
         let mut placed_at = 0;
-        for (_, record) in slot.records_from(0) {
-            held = held.saturating_add(record.open());
-            sold = sold.saturating_add(record.sold);
-            order_holds &= placed_at <= record.placed_at;
-            placed_at = record.placed_at;
+        for (_, gist) in slot.gists_from(0) {
+            held = held.saturating_add(gist.open());
+            sold = sold.saturating_add(gist.sold);
+            order_holds &= placed_at <= gist.placed_at;
+            placed_at = gist.placed_at;
         }
     }
     if !order_holds {

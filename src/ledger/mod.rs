@@ -9,7 +9,11 @@ mod books;
 mod bounds;
 mod bucket;
 mod bucket_page;
+mod buyers;
+mod chunk;
 mod command;
+mod copies;
+mod cut;
 mod deadline;
 mod definition;
 mod digest;
@@ -17,18 +21,29 @@ mod due;
 mod encoding;
 mod escrow;
 mod find;
+mod gist;
 mod hold;
 mod ids;
 mod item;
+mod lapse;
+mod layout;
+mod level;
 mod load;
+mod lookahead;
+mod lowering;
 mod page;
 mod place;
 mod query;
 mod receipts;
 mod record;
+mod record_bytes;
+mod scope;
+mod segment;
 mod settle;
 mod slot;
+mod spread_command;
 mod sweep;
+mod table;
 #[cfg(test)]
 mod tests;
 mod transitions;
@@ -36,9 +51,10 @@ mod walk;
 
 pub use answer::*;
 pub use command::*;
-pub use hold::{HoldId, NotAHoldId};
+pub use hold::{HoldId, HoldIdText, NotAHoldId};
 pub use ids::*;
 pub use query::*;
+pub use scope::*;
 
 use std::collections::BTreeMap;
 
@@ -47,8 +63,9 @@ use serde::{Deserialize, Serialize};
 use books::Books;
 use bounds::Decided;
 use bucket::Bucket;
+use cut::Walked;
 use item::{Item, ItemKey};
-use page::{Kind, PAGE_VERSION, PageId, Walked};
+use page::{Kind, PAGE_VERSION, PageId};
 use record::{Record, Standing};
 
 /// What every replica of every shard agrees on for the life of the cluster; part of its identity.
@@ -152,7 +169,18 @@ impl Ledger {
     }
 
     /// Applies one entry and answers its commands one for one, in order.
-    pub fn apply(&mut self, index: LogIndex, batch: &Batch) -> Vec<Answer> {
+    pub fn apply<P: Placement>(&mut self, index: LogIndex, batch: &BatchOf<P>) -> Vec<Answer> {
+        let mut answers = Vec::with_capacity(batch.commands.len());
+        self.entry(index, batch, |answer| answers.push(answer));
+        answers
+    }
+
+    fn entry<P: Placement>(
+        &mut self,
+        index: LogIndex,
+        batch: &BatchOf<P>,
+        mut answer: impl FnMut(Answer),
+    ) {
         let meta = self.meta();
         self.books.pages.touch(PageId::META, || Some(encode_meta(&meta)));
         self.books.index = index;
@@ -160,26 +188,42 @@ impl Ledger {
         self.books.swept = 0;
         self.sweep_due();
         self.forget_old(batch.commands.len());
-        let answers = batch.commands.iter().map(|command| self.command(command)).collect();
+        let mut traces = std::mem::take(&mut self.books.traces);
+        self.look_ahead(batch, &mut traces);
+        let mut next = traces.iter();
+        for command in &batch.commands {
+            answer(match command.placing() {
+                Some(place) => {
+                    let known = next.next().copied();
+                    let trace = known.unwrap_or_else(|| self.trace(place.buyer, place.key));
+                    self.place(place, trace)
+                }
+                None => self.command(command),
+            });
+        }
+        self.books.traces = traces;
         self.settle();
-        answers
     }
 
     /// Applies one entry for a replica that nobody waits at: the same ledger afterwards as after
     /// [`Ledger::apply`], without the cost of showing each hold in an answer.
-    pub fn apply_unanswered(&mut self, index: LogIndex, batch: &Batch) {
+    pub fn apply_unanswered<P: Placement>(&mut self, index: LogIndex, batch: &BatchOf<P>) {
         self.books.unanswered = true;
-        self.apply(index, batch);
+        self.entry(index, batch, drop);
         self.books.unanswered = false;
     }
 
-    fn command(&mut self, command: &Command) -> Answer {
+    fn command<P: Placement>(&mut self, command: &CommandOf<P>) -> Answer {
+        use CommandOf as Command;
         match command {
             Command::Define(define) => self.define(define),
             Command::Adjust(adjust) => self.adjust(adjust),
             Command::SetMode(set) => self.set_mode(set),
             Command::Retire(retire) => self.retire(retire),
-            Command::Place(place) => self.place(place),
+            Command::Place(place) => {
+                let place = place.asked();
+                self.place(place, self.trace(place.buyer, place.key))
+            }
             Command::Extend(extend) => self.change(self.judge_extend(extend)),
             Command::Confirm(confirm) => self.change(self.judge_confirm(confirm)),
             Command::Release(release) => self.change(self.judge_release(release)),
@@ -190,29 +234,60 @@ impl Ledger {
             Command::SendStock(send) => self.send_stock(send),
             Command::AcceptStock(accept) => self.accept_stock(accept),
             Command::SettleStock(settle) => self.settle_stock(settle),
+            Command::DefineSpread(spread) => self.define_spread(spread),
+            Command::SetLayout(set) => self.set_layout(set),
+            Command::Configure(configure) => self.configure(configure),
+            Command::CopyAnswered(answered) => self.copy_answered(answered),
+            Command::EraseCopy(erase) => self.erase_copy(erase),
+            Command::LowerBegin(begin) => self.lower_begin(begin),
+            Command::LowerCommit(end) => self.lower_commit(end),
+            Command::LowerAbort(end) => self.lower_abort(end),
+            Command::DeleteBegin(delete) => self.delete_begin(delete),
+            Command::DeleteAbort(delete) => self.delete_abort(delete),
+            Command::DeleteCommit(delete) => self.delete_commit(delete),
+            Command::MoveStock(send) => self.move_stock(send),
         }
     }
 
     /// Tells what applied state says of a command, without changing anything. Receipts come before
     /// stock, always.
-    pub fn foresee(&self, command: &Command) -> Foreseen {
-        let nothing = |_| Demand::default();
+    pub fn foresee<P: Placement>(&self, command: &CommandOf<P>) -> Foreseen {
+        use CommandOf as Command;
+        fn nothing<T>(_: T) -> Demand {
+            Demand::default()
+        }
         let decided: Decided<Demand> = match command {
             Command::Define(define) => self.judge_define(define).map(nothing),
             Command::Adjust(adjust) => self.judge_adjust(adjust).map(|plan| plan.demand),
-            Command::SetMode(set) => self.judge_mode(set).map(|_| Demand::default()),
-            Command::Retire(retire) => self.judge_retire(retire).map(|_| Demand::default()),
-            Command::Place(place) => self.judge_place(place).map(|grant| grant.demand),
+            Command::SetMode(set) => self.judge_mode(set).map(nothing),
+            Command::Retire(retire) => self.judge_retire(retire).map(nothing),
+            Command::Place(place) => {
+                let place = place.asked();
+                let trace = self.trace(place.buyer, place.key);
+                self.judge_place(place, trace).map(|grant| grant.demand)
+            }
             Command::Extend(extend) => self.judge_extend(extend).map(|change| change.demand()),
             Command::Confirm(confirm) => self.judge_confirm(confirm).map(|change| change.demand()),
             Command::Release(release) => self.judge_release(release).map(|change| change.demand()),
             Command::Return(returned) => self.judge_return(returned).map(|change| change.demand()),
-            Command::Void(void) => self.judge_void(void).map(|_| Demand::default()),
+            Command::Void(void) => self.judge_void(void).map(nothing),
             Command::Advance => Ok(Demand::default()),
-            Command::OpenBucket(open) => self.judge_open(open).map(|_| Demand::default()),
+            Command::OpenBucket(open) => self.judge_open(open).map(nothing),
             Command::SendStock(send) => self.judge_send(send).map(|plan| plan.demand),
-            Command::AcceptStock(accept) => self.judge_accept(accept).map(|_| Demand::default()),
-            Command::SettleStock(settle) => self.judge_settle(settle).map(|_| Demand::default()),
+            Command::AcceptStock(accept) => self.judge_accept(accept).map(nothing),
+            Command::SettleStock(settle) => self.judge_settle(settle).map(nothing),
+            Command::DefineSpread(spread) => self.judge_define_spread(spread).map(nothing),
+            Command::SetLayout(set) => self.judge_layout(set).map(nothing),
+            Command::Configure(configure) => self.judge_configure(configure).map(nothing),
+            Command::CopyAnswered(answered) => self.judge_answered(answered).map(nothing),
+            Command::EraseCopy(erase) => self.judge_erase(erase).map(nothing),
+            Command::LowerBegin(begin) => self.judge_lower_begin(begin).map(|plan| plan.demand),
+            Command::LowerCommit(end) => self.judge_lower_commit(end).map(|plan| plan.demand),
+            Command::LowerAbort(end) => self.judge_lower_abort(end).map(nothing),
+            Command::DeleteBegin(delete) => self.judge_delete_begin(delete).map(nothing),
+            Command::DeleteAbort(delete) => self.judge_delete_abort(delete).map(nothing),
+            Command::DeleteCommit(delete) => self.judge_delete_commit(delete).map(nothing),
+            Command::MoveStock(send) => self.judge_move(send).map(|plan| plan.demand),
         };
         match decided {
             Ok(demand) => Foreseen::Admit(demand),
@@ -275,10 +350,10 @@ impl Ledger {
             match self.books.pages.walk_to(next) {
                 Walked::Page(page) => return Some(page),
                 Walked::Encoded => {}
-                Walked::All => return None,
+                Walked::All => break,
             }
         }
-        self.books.pages.next_pending()
+        self.books.pages.next_pending().or_else(|| self.next_page_of_records())
     }
 
     /// Says that the cut's pages are durable (their dirt of that turn is over), or are not (it
@@ -363,17 +438,8 @@ impl Ledger {
         }
     }
 
-    fn view(
-        &self,
-        item: &Item,
-        bucket: &Bucket,
-        slot: u16,
-        sequence: u64,
-        record: &Record,
-    ) -> HoldView {
-        if self.books.unanswered {
-            return unseen();
-        }
+    /// The id of a hold in a bucket.
+    fn id_of(&self, bucket: &Bucket, slot: u16, sequence: u64) -> HoldId {
         let mut id = HoldId {
             home: bucket.key.home,
             item: bucket.key.item,
@@ -384,11 +450,25 @@ impl Ledger {
             tag: 0,
         };
         id.tag = id.tag_of(&self.books.settings.tag_key);
+        id
+    }
+
+    fn view(
+        &self,
+        item: &Item,
+        bucket: &Bucket,
+        slot: u16,
+        sequence: u64,
+        record: &Record<'_>,
+    ) -> Box<HoldView> {
+        if self.books.unanswered {
+            return Box::new(unseen());
+        }
         let extends_used = u32::from(record.extends_used);
-        HoldView {
-            id,
+        Box::new(HoldView {
+            id: self.id_of(bucket, slot, sequence),
             name: item.record.name.clone(),
-            region: item.region_name(bucket.stock.region).to_owned(),
+            region: (*item.region_name(bucket.stock.region)).to_owned(),
             buyer: record.buyer().map(str::to_owned),
             state: match record.standing_at(self.books.now.0) {
                 Standing::Held => HoldState::Held,
@@ -405,7 +485,7 @@ impl Ledger {
             extends_left: record.rules.extends_max().saturating_sub(extends_used),
             revision: record.revision,
             reference: record.reference().map(str::to_owned),
-        }
+        })
     }
 
     fn answer_hold(
@@ -421,7 +501,7 @@ impl Ledger {
             found.and_then(|(item, bucket)| Some((item, bucket, bucket.record(slot, sequence)?)));
         match found {
             Some((item, bucket, record)) => {
-                Answer::Hold { hold: self.view(item, bucket, slot, sequence, record), replayed }
+                Answer::Hold { hold: self.view(item, bucket, slot, sequence, &record), replayed }
             }
             None => Answer::Refused(Refusal::HoldNotFound),
         }
@@ -479,6 +559,6 @@ pub struct Figures {
 }
 
 /// Returns the home shard of an item.
-pub fn home_shard(name: &ItemName, shards: u16) -> ShardId {
+pub fn home_shard(name: NameRef<'_>, shards: u16) -> ShardId {
     receipts::home_of(name, shards)
 }

@@ -3,16 +3,15 @@
 //! Promises: receipts come before mode, limit and stock, always; one (item number, region, buyer,
 //! key) makes at most one record; a refusal leaves nothing.
 
-use std::sync::Arc;
-
-use super::answer::{Answer, PauseReason, Refusal};
+use super::answer::{Answer, PauseReason, Placed, Refusal};
 use super::bounds::{self, Decided, invalid, refuse};
 use super::bucket::Bucket;
-use super::command::{KeyScope, Mode, Place, Void};
-use super::ids::{ItemName, RegionOrdinal, UnixMs};
+use super::command::{KeyScope, Mode, Void};
+use super::ids::{ItemName, NameRef, Named, RegionOrdinal, UnixMs};
 use super::item::{Item, ItemKey};
-use super::receipts::{buyer_in_region, home_of, key_fragment, place_of, slot_of};
+use super::receipts::{Trace, buyer_in_region, home_of, place_of};
 use super::record::{NewRecord, Record, Standing};
+use super::scope::PlaceRef;
 use super::{BucketRef, Demand, Ledger};
 
 /// Where a placing key belongs.
@@ -35,8 +34,8 @@ pub(super) struct Grant {
 
 impl Ledger {
     /// The item of this name on this shard.
-    pub(super) fn item_named(&self, name: &ItemName) -> Decided<(ItemKey, &Item)> {
-        if let Some(key) = self.names.get(name)
+    pub(super) fn item_named(&self, name: NameRef<'_>) -> Decided<(ItemKey, &Item)> {
+        if let Some(key) = self.names.get(&name as &dyn Named)
             && let Some(item) = self.items.get(key)
         {
             return Ok((*key, item));
@@ -50,6 +49,7 @@ impl Ledger {
 
     /// The item of this name on its home shard.
     pub(super) fn item_at_home(&self, name: &ItemName) -> Decided<(ItemKey, &Item)> {
+        let name = name.borrowed();
         bounds::item_name(name)?;
         if home_of(name, self.books.settings.shards) != self.books.shard {
             return refuse(Refusal::NotOwner);
@@ -64,10 +64,11 @@ impl Ledger {
         self.buckets.range(bucket(0)..=bucket(u16::MAX)).map(|(_, bucket)| bucket)
     }
 
-    /// Finds where a placing key belongs.
+    /// Finds where a placing key of this trace belongs.
     pub(super) fn spot(
         &self,
-        name: &ItemName,
+        trace: Trace,
+        name: NameRef<'_>,
         region: Option<&str>,
         buyer: Option<&str>,
         key: &str,
@@ -87,18 +88,20 @@ impl Ledger {
             bucket.stock.region == region && place_of(item_key.1, region, owner, places) == place
         });
         let Some(bucket) = bucket else { return refuse(Refusal::NotOwner) };
-        let slot = slot_of(owner, self.books.settings.slots);
-        let fragment = key_fragment(&self.books.settings.tag_key, buyer, key);
-        let sequence = bucket.slot(slot).and_then(|slot| slot.find(fragment, buyer, key));
+        let slot = trace.slot;
+        let sequence = bucket.slot(slot).and_then(|slot| slot.find(trace.fragment, buyer, key));
         Ok((Spot { item: item_key, bucket: bucket.key, region, slot, sequence }, item, bucket))
     }
 
-    /// Why the item grants nothing now.
-    pub(super) fn granting(&self, item: &Item) -> Decided<()> {
+    /// Why the item grants nothing now in a region.
+    pub(super) fn granting(&self, item: &Item, region: RegionOrdinal) -> Decided<()> {
         if item.record.invariant_broken {
             return refuse(Refusal::ItemPaused { reason: PauseReason::Invariant });
         }
         match item.record.mode {
+            Mode::Open if item.region_of(region).is_some_and(|region| region.closed) => {
+                refuse(Refusal::ItemClosed)
+            }
             Mode::Open => Ok(()),
             Mode::Paused => refuse(Refusal::ItemPaused { reason: PauseReason::Operator }),
             Mode::Closed => refuse(Refusal::ItemClosed),
@@ -150,34 +153,34 @@ impl Ledger {
     /// The refusal of a bucket that has too little. Only the one bucket of an item that never
     /// traded stock knows that the item is sold out.
     fn dry(&self, item: ItemKey, bucket: &Bucket, free: u64) -> Refusal {
-        let home = self.items.get(&item).and_then(|item| item.record.home.as_ref());
-        let alone = home.is_some_and(|home| home.layout.len() == 1) && bucket.pairs.is_empty();
-        if bucket.free(self.books.now.0) == 0 && alone {
+        let known = self.items.get(&item).map(|item| &item.record);
+        let alone = known.is_some_and(|record| record.home.is_some() && record.layout.len() == 1)
+            && bucket.pairs.is_empty();
+        if bucket.sellable(self.books.now.0) == 0 && alone {
             Refusal::SoldOut { may_return: bucket.live(self.books.now.0) > 0 }
         } else {
             Refusal::InsufficientStock { available: free }
         }
     }
 
-    pub(super) fn judge_place(&self, place: &Place) -> Decided<Grant> {
+    pub(super) fn judge_place(&self, place: PlaceRef<'_>, trace: Trace) -> Decided<Grant> {
         bounds::quantity("quantity", place.quantity)?;
-        bounds::reference("reference", place.reference.as_deref())?;
+        bounds::reference("reference", place.reference)?;
         if place.ttl_ms == Some(0) {
             return invalid("ttl_ms", "must be at least 1");
         }
-        let buyer = place.buyer.as_deref();
-        let (spot, item, bucket) =
-            self.spot(&place.name, place.region.as_deref(), buyer, &place.key)?;
+        let buyer = place.buyer;
+        let (spot, item, bucket) = self.spot(trace, place.name, place.region, buyer, place.key)?;
         if let Some(sequence) = spot.sequence
             && let Some(record) = bucket.record(spot.slot, sequence)
         {
-            return Err(Box::new(self.replay(place, spot, item, bucket, sequence, record)));
+            return Err(Box::new(self.replay(place, spot, item, bucket, sequence, &record)));
         }
         let ttl_ms_max = item.rules.ttl_ms_max();
         if place.ttl_ms.is_some_and(|ttl| ttl > ttl_ms_max) {
             return invalid("ttl_ms", &format!("must be at most {ttl_ms_max}"));
         }
-        self.granting(item)?;
+        self.granting(item, spot.region)?;
         self.selling(item)?;
         self.grant(spot, bucket, buyer, item.rules.limit, place.quantity)
     }
@@ -185,12 +188,12 @@ impl Ledger {
     /// The answer to a known key: the truth of now.
     fn replay(
         &self,
-        place: &Place,
+        place: PlaceRef<'_>,
         spot: Spot,
         item: &Item,
         bucket: &Bucket,
         sequence: u64,
-        record: &Record,
+        record: &Record<'_>,
     ) -> Answer {
         let standing = record.standing_at(self.books.now.0);
         if standing == Standing::Voided {
@@ -201,7 +204,7 @@ impl Ledger {
         } else if place.ttl_ms.unwrap_or(0) != record.ttl_asked {
             Some("ttl_ms")
         } else {
-            (place.reference.as_deref() != record.reference()).then_some("reference")
+            (place.reference != record.reference()).then_some("reference")
         };
         if let Some(field) = differs {
             return Answer::Refused(Refusal::KeyReused { field: field.to_owned() });
@@ -217,8 +220,8 @@ impl Ledger {
         }
     }
 
-    pub(super) fn place(&mut self, place: &Place) -> Answer {
-        let grant = match self.judge_place(place) {
+    pub(super) fn place(&mut self, place: PlaceRef<'_>, trace: Trace) -> Answer {
+        let grant = match self.judge_place(place, trace) {
             Ok(grant) => grant,
             Err(answer) => return *answer,
         };
@@ -230,33 +233,56 @@ impl Ledger {
         };
         bucket.make_room(place.quantity, books);
         let ttl = place.ttl_ms.unwrap_or(item.rules.ttl_ms());
+        let expires_at = books.now.0.saturating_add(ttl);
+        let extends_left = item.rules.extends_max();
         let record = Record::new(NewRecord {
-            key: &place.key,
-            buyer: place.buyer.as_deref(),
-            reference: place.reference.as_deref(),
-            rules: Arc::clone(&item.rules),
+            key: place.key,
+            buyer: place.buyer,
+            reference: place.reference,
+            rules: &item.rules,
             quantity: place.quantity,
             placed_at: books.now.0,
-            expires_at: books.now.0.saturating_add(ttl),
+            expires_at,
             ttl_asked: place.ttl_ms.unwrap_or(0),
             revision: books.index.0,
             standing: Standing::Held,
         });
-        let sequence = bucket.insert(spot.slot, record, books);
-        self.schedule_first(spot.bucket);
-        self.answer_hold(spot.item, spot.bucket, spot.slot, sequence, false)
+        let sequence = bucket.insert(trace, record, books);
+        if bucket.forget_at.is_none() {
+            self.schedule_forgetting(spot.bucket);
+        }
+        self.placed(spot, sequence, expires_at, extends_left)
+    }
+
+    /// The answer to a placement that made a hold.
+    fn placed(&self, spot: Spot, sequence: u64, expires_at: u64, extends_left: u32) -> Answer {
+        if self.books.unanswered {
+            return Answer::Settled;
+        }
+        let found = self.items.get(&spot.item).zip(self.buckets.get(&spot.bucket));
+        let Some((item, bucket)) = found else { return Answer::Settled };
+        Answer::Placed(Placed {
+            id: self.id_of(bucket, spot.slot, sequence),
+            region: item.region_name(spot.region),
+            placed_at: self.books.now,
+            expires_at: UnixMs(expires_at),
+            extends_left,
+            revision: self.books.index.0,
+        })
     }
 
     pub(super) fn judge_void(&self, void: &Void) -> Decided<Spot> {
         let KeyScope { name, region, buyer, key } = &void.scope;
         bounds::scope(&void.scope)?;
-        let (spot, item, bucket) = self.spot(name, region.as_deref(), buyer.as_deref(), key)?;
+        let trace = self.trace(buyer.as_deref(), key);
+        let (spot, item, bucket) =
+            self.spot(trace, name.borrowed(), region.as_deref(), buyer.as_deref(), key)?;
         let Some(sequence) = spot.sequence else { return Ok(spot) };
         let Some(record) = bucket.record(spot.slot, sequence) else { return Ok(spot) };
         if record.standing == Standing::Voided {
             return Err(Box::new(Answer::Voided));
         }
-        let hold = self.view(item, bucket, spot.slot, sequence, record);
+        let hold = self.view(item, bucket, spot.slot, sequence, &record);
         Err(Box::new(Answer::Hold { hold, replayed: true }))
     }
 
@@ -275,7 +301,7 @@ impl Ledger {
             key: &void.scope.key,
             buyer: void.scope.buyer.as_deref(),
             reference: None,
-            rules: Arc::clone(&item.rules),
+            rules: &item.rules,
             quantity: 0,
             placed_at: now,
             expires_at: now,
@@ -283,8 +309,11 @@ impl Ledger {
             revision: books.index.0,
             standing: Standing::Voided,
         });
-        bucket.insert(spot.slot, record, books);
-        self.schedule_first(spot.bucket);
+        let trace = Trace::of(&books.settings, record.buyer(), record.key());
+        bucket.insert(trace, record, books);
+        if bucket.forget_at.is_none() {
+            self.schedule_forgetting(spot.bucket);
+        }
         Answer::Voided
     }
 }

@@ -3,9 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 use super::answer::{HoldState, HoldView, ItemView, PauseReason};
-use super::command::{KeyScope, Mode};
+use super::command::{
+    AcceptStock, BucketRef, Configure, EraseCopy, ItemRef, KeyScope, LowerBegin, Mode,
+};
 use super::hold::HoldId;
-use super::ids::{BucketId, ItemName, ItemNumber, UnixMs};
+use super::ids::{BucketId, ItemName, ItemNumber, RegionOrdinal, ShardId, UnixMs};
 
 /// A question that changes nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,13 +54,29 @@ pub enum Query {
         /// The tenant.
         tenant: String,
     },
+    /// The levels and counters of an item's buckets on this shard, in one read.
+    Levels(ItemRef),
+    /// What another shard's copy of an item must be (home shard).
+    Copy {
+        /// The item.
+        item: ItemRef,
+        /// The other shard.
+        shard: ShardId,
+    },
+    /// What this shard's leader has to repeat until it is answered.
+    Duties {
+        /// Only buckets after this one, and items after this one's.
+        after: Option<BucketRef>,
+        /// At most so many buckets and as many items.
+        limit: u32,
+    },
 }
 
 /// The answer to a [`Query`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Found {
     /// The hold.
-    Hold(HoldView),
+    Hold(Box<HoldView>),
     /// A receipt.
     Receipt(Receipt),
     /// The item.
@@ -80,14 +98,145 @@ pub enum Found {
     SoldOut(Vec<SoldOutItem>),
     /// There is no such item, region or hold.
     NotFound,
+    /// Levels.
+    Levels(Levels),
+    /// What the copy must be.
+    Copy(Box<Configure>),
+    /// Duties.
+    Duties(Vec<Duty>),
+}
+
+/// What a shard's leader repeats until it is answered; see the head of `command.rs`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Duty {
+    /// Propose `accept` at the receiver's shard; its answer makes a `SettleStock` here.
+    Deliver {
+        /// The newest {S, F}.
+        accept: AcceptStock,
+        /// The receiver's shard, as far as this shard's copy of the layout knows it.
+        shard: Option<ShardId>,
+    },
+    /// Propose `configure` at `shard`; its answer makes a `CopyAnswered` here.
+    Configure {
+        /// The copy's shard.
+        shard: ShardId,
+        /// What the copy must be.
+        configure: Box<Configure>,
+    },
+    /// Propose `erase` at `shard`; its answer makes a `CopyAnswered` here.
+    Erase {
+        /// The copy's shard.
+        shard: ShardId,
+        /// What to propose.
+        erase: EraseCopy,
+    },
+    /// A lowering is under way: pull into bucket 0, then commit or abort.
+    Lower {
+        /// The item.
+        item: ItemRef,
+        /// How it began.
+        begun: LowerBegin,
+        /// Units that bucket 0 keeps for it now.
+        earmarked: u64,
+        /// Units that it needs.
+        needed: u64,
+    },
+    /// A deletion is under way: commit it, or abort it.
+    Delete {
+        /// The item.
+        item: ItemRef,
+        /// Its name.
+        name: ItemName,
+        /// Units held that are known of, here and in the answers of copies.
+        held: u64,
+    },
+}
+
+/// An item's buckets on one shard, read at once.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Levels {
+    /// The item.
+    pub item: ItemRef,
+    /// The revision of this shard's copy, or the item's own at home.
+    pub revision: u64,
+    /// The version of the layout at home; `None` on other shards.
+    pub layout_version: Option<u64>,
+    /// The total as the home shard has it; `None` on other shards.
+    pub total: Option<u64>,
+    /// What its buyers may do here.
+    pub mode: Mode,
+    /// Whether a broken law paused it here.
+    pub invariant_broken: bool,
+    /// The buckets here.
+    pub buckets: Vec<Level>,
+    /// Ledger time of this answer.
+    pub as_of: UnixMs,
+    /// The log index that it was read at.
+    pub applied: u64,
+}
+
+/// What a bucket can give, and its counters.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Level {
+    /// The bucket.
+    pub bucket: BucketId,
+    /// Its region.
+    pub region: RegionOrdinal,
+    /// Units that a placement, or its own region, could take now: available and due, less what is
+    /// earmarked for a lower total.
+    pub free: u64,
+    /// Units of those that other regions may take.
+    pub lendable: u64,
+    /// Units that are earmarked.
+    pub earmarked: u64,
+    /// Units held by holds that are not due.
+    pub held: u64,
+    /// Units sold.
+    pub sold: u64,
+    /// Its share of its region's floor.
+    pub floor: u64,
+    /// Units that came in from outside.
+    pub received: u64,
+    /// Units written off.
+    pub written_off: u64,
+    /// Grows by whatever raises what it could give: accept, release, expiry, return, raise, and an
+    /// earmark or a floor that is lifted.
+    pub credits: u64,
+    /// Units sent and not known to be accepted, to all receivers.
+    pub in_transit: u64,
+    /// Its counters with each other bucket that it has traded with.
+    pub pairs: Vec<PairLevel>,
+}
+
+impl Level {
+    /// Whether it knows of nothing on its way out: S = A for every receiver.
+    pub fn is_settled(&self) -> bool {
+        self.in_transit == 0
+    }
+}
+
+/// The running totals of a bucket with one other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PairLevel {
+    /// The other.
+    pub peer: BucketId,
+    /// S: units ever sent to it.
+    pub sent: u64,
+    /// F: floor ever sent to it.
+    pub floor_sent: u64,
+    /// A: units that it is known to have accepted.
+    pub acked: u64,
+    /// R: units ever accepted from it.
+    pub accepted: u64,
+    /// Floor ever accepted from it.
+    pub floor_accepted: u64,
 }
 
 /// What became of a key.
-#[expect(clippy::large_enum_variant, reason = "it lives for one answer")]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Receipt {
     /// It made this hold.
-    Committed(HoldView),
+    Committed(Box<HoldView>),
     /// It was voided.
     Voided,
     /// The ledger does not know it.
@@ -143,6 +292,8 @@ pub struct BucketStock {
     pub sold: u64,
     /// Units sent and not known to be accepted.
     pub in_transit_out: u64,
+    /// Units set aside for a lower total, which no placement could take.
+    pub earmarked: u64,
 }
 
 /// One item's sums on one shard, by cause.

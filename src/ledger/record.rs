@@ -1,17 +1,12 @@
 //! One record of a slot: a hold, which is its own receipt, or a voided key.
 //!
-//! Promises: small in memory (the texts share one allocation, rules are shared), canonical as
-//! bytes, and at most `RECORD_BYTES_MAX` of them. Never decides anything.
+//! A record is kept as its bytes (`record_bytes.rs`), in the chunk that is its page
+//! (`chunk.rs`): what is here is those bytes read, a view that borrows the texts, or what a
+//! placement is about to write. Never decides anything.
 
-use std::sync::Arc;
-
-use super::bounds::REFERENCE_BYTES_MAX;
 use super::command::HoldRules;
-use super::encoding::{Reader, put_bytes, put_u64};
+use super::record_bytes::Operations;
 
-/// The most bytes of an encoded record; eight of them and their headers fit a page.
-#[cfg(test)]
-pub(super) const RECORD_BYTES_MAX: usize = 2_000;
 /// The most receipts of operations that one hold keeps.
 pub(super) const OPERATIONS_MAX: usize = 40;
 /// The most of them that extensions may use, so that the other operations find room.
@@ -151,15 +146,15 @@ impl Asked {
 }
 
 /// A hold or a voided key.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Record {
-    /// Key, buyer and reference, one behind the other.
-    text: Box<str>,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Record<'a> {
+    key: &'a str,
+    buyer: Option<&'a str>,
+    reference: Option<&'a str>,
     /// The rules it got.
-    pub(super) rules: Arc<RuleSet>,
-    /// Receipts of operations; boxed twice so that a hold without any pays eight bytes.
-    #[expect(clippy::box_collection, reason = "a thin pointer: most live holds have none")]
-    operations: Option<Box<Vec<Operation>>>,
+    pub(super) rules: RuleSet,
+    /// Receipts of operations.
+    operations: Operations<'a>,
     /// Units it was placed for; zero for a void.
     pub(super) quantity: u64,
     /// Units that are sold now.
@@ -176,18 +171,11 @@ pub(super) struct Record {
     pub(super) revision: u64,
     /// Extensions used.
     pub(super) extends_used: u16,
-    key_length: u8,
-    /// Zero: no buyer.
-    buyer_length: u8,
-    /// [`NO_REFERENCE`]: no reference.
-    reference_length: u8,
     /// Where it stands.
     pub(super) standing: Standing,
     /// Whether its receipts are forgotten and only the sale is kept.
     pub(super) compacted: bool,
 }
-
-const NO_REFERENCE: u8 = u8::MAX;
 
 /// What a placement, or a void, writes.
 #[derive(Debug, Clone)]
@@ -199,7 +187,7 @@ pub(super) struct NewRecord<'a> {
     /// The reference.
     pub(super) reference: Option<&'a str>,
     /// The rules.
-    pub(super) rules: Arc<RuleSet>,
+    pub(super) rules: &'a RuleSet,
     /// Units.
     pub(super) quantity: u64,
     /// Ledger time.
@@ -214,77 +202,87 @@ pub(super) struct NewRecord<'a> {
     pub(super) standing: Standing,
 }
 
-impl Record {
+impl<'a> Record<'a> {
     /// Makes a record. Texts longer than their bounds (which the ledger has checked) are cut off.
-    pub(super) fn new(new: NewRecord<'_>) -> Record {
-        let buyer = new.buyer.unwrap_or_default();
-        let reference = new.reference.unwrap_or_default();
-        let mut text = String::with_capacity(
-            new.key.len().saturating_add(buyer.len()).saturating_add(reference.len()),
-        );
-        text.push_str(new.key);
-        text.push_str(buyer);
-        text.push_str(reference);
-        let length = |text: &str| u8::try_from(text.len()).unwrap_or(u8::MAX);
+    pub(super) fn new(new: NewRecord<'a>) -> Record<'a> {
         Record {
-            text: text.into_boxed_str(),
-            rules: new.rules,
-            operations: None,
             quantity: new.quantity,
-            sold: 0,
-            confirmed: 0,
             placed_at: new.placed_at,
             expires_at: new.expires_at,
             ttl_asked: new.ttl_asked,
             revision: new.revision,
+            ..Record::of(new.key, new.buyer, new.reference, *new.rules, new.standing)
+        }
+    }
+
+    /// A record of these texts that says nothing else.
+    pub(super) fn of(
+        key: &'a str,
+        buyer: Option<&'a str>,
+        reference: Option<&'a str>,
+        rules: RuleSet,
+        standing: Standing,
+    ) -> Record<'a> {
+        Record {
+            key: cut(key),
+            buyer: buyer.map(cut).filter(|buyer| !buyer.is_empty()),
+            reference: reference.map(cut),
+            rules,
+            operations: Operations::NONE,
+            quantity: 0,
+            sold: 0,
+            confirmed: 0,
+            placed_at: 0,
+            expires_at: 0,
+            ttl_asked: 0,
+            revision: 0,
             extends_used: 0,
-            key_length: length(new.key),
-            buyer_length: length(buyer),
-            reference_length: new.reference.map_or(NO_REFERENCE, length),
-            standing: new.standing,
+            standing,
             compacted: false,
         }
     }
 
     /// The idempotency key.
-    pub(super) fn key(&self) -> &str {
-        self.text.get(..usize::from(self.key_length)).unwrap_or_default()
+    pub(super) fn key(&self) -> &'a str {
+        self.key
     }
 
     /// The buyer, when one was named.
-    pub(super) fn buyer(&self) -> Option<&str> {
-        let start = usize::from(self.key_length);
-        let end = start.saturating_add(usize::from(self.buyer_length));
-        self.text.get(start..end).filter(|buyer| !buyer.is_empty())
+    pub(super) fn buyer(&self) -> Option<&'a str> {
+        self.buyer
     }
 
     /// The caller's reference.
-    pub(super) fn reference(&self) -> Option<&str> {
-        let start = usize::from(self.key_length).saturating_add(usize::from(self.buyer_length));
-        (self.reference_length != NO_REFERENCE).then(|| self.text.get(start..).unwrap_or_default())
+    pub(super) fn reference(&self) -> Option<&'a str> {
+        self.reference
     }
 
     /// Whether it is the receipt of that buyer and key.
     pub(super) fn answers(&self, buyer: Option<&str>, key: &str) -> bool {
-        self.key() == key && self.buyer() == buyer
+        self.key == key && self.buyer == buyer
     }
 
     /// Receipts of operations, oldest first.
-    pub(super) fn operations(&self) -> &[Operation] {
-        self.operations.as_ref().map_or(&[], |operations| operations.as_slice())
+    pub(super) fn operations(&self) -> Operations<'a> {
+        self.operations
     }
 
-    /// Remembers an operation if there is room.
+    /// The same record with these receipts.
+    pub(super) fn with(self, operations: Operations<'a>) -> Record<'a> {
+        Record { operations, ..self }
+    }
+
+    /// Remembers an operation if there is room. One at a time: what was remembered before must
+    /// have been written.
     pub(super) fn remember(&mut self, operation: Operation) {
-        let operations = self.operations.get_or_insert_default();
-        if operations.len() < OPERATIONS_MAX {
-            operations.push(operation);
+        if self.operations.len() < OPERATIONS_MAX {
+            self.operations = self.operations.and(operation);
         }
     }
 
     /// Forgets receipts, keeps the sale.
     pub(super) fn compact(&mut self) {
-        self.operations = None;
+        self.operations = Operations::NONE;
         self.compacted = true;
     }
 
@@ -309,201 +307,13 @@ impl Record {
     pub(super) fn standing_at(&self, now: u64) -> Standing {
         if self.is_due(now) { Standing::Expired } else { self.standing }
     }
-
-    /// Appends its bytes.
-    pub(super) fn encode(&self, out: &mut Vec<u8>) {
-        out.push(self.standing as u8 | u8::from(self.compacted) << 7);
-        out.push(self.key_length);
-        out.push(self.buyer_length);
-        out.push(self.reference_length);
-        put_bytes(out, self.text.as_bytes());
-        for value in [
-            self.quantity,
-            self.sold,
-            self.confirmed,
-            self.placed_at,
-            self.expires_at,
-            self.ttl_asked,
-            self.revision,
-            u64::from(self.extends_used),
-            self.rules.ttl_ms(),
-            self.rules.ttl_ms_max(),
-            u64::from(self.rules.extends_max()),
-            self.rules.lifetime_ms_max(),
-            self.rules.limit.unwrap_or(0),
-            self.operations().len() as u64,
-        ] {
-            put_u64(out, value);
-        }
-        for operation in self.operations() {
-            encode_operation(operation, out);
-        }
-    }
-
-    /// Reads its bytes; `intern` shares equal rules.
-    pub(super) fn decode(
-        bytes: &[u8],
-        intern: &mut impl FnMut(RuleSet) -> Arc<RuleSet>,
-    ) -> Option<Record> {
-        let mut reader = Reader::new(bytes);
-        let head = reader.u8()?;
-        let standing = standing(head & 0x7f)?;
-        let (key_length, buyer_length, reference_length) =
-            (reader.u8()?, reader.u8()?, reader.u8()?);
-        let text = std::str::from_utf8(reader.bytes()?).ok()?;
-        let reference_bytes =
-            if reference_length == NO_REFERENCE { 0 } else { usize::from(reference_length) };
-        let before = usize::from(key_length).saturating_add(usize::from(buyer_length));
-        if key_length == 0
-            || text.len() != before.saturating_add(reference_bytes)
-            || reference_bytes > REFERENCE_BYTES_MAX
-            || !text.is_char_boundary(usize::from(key_length))
-            || !text.is_char_boundary(before)
-        {
-            return None;
-        }
-        let mut values = [0_u64; 14];
-        for value in &mut values {
-            *value = reader.u64()?;
-        }
-        let [quantity, sold, confirmed, placed_at, expires_at, ttl_asked, revision, ..] = values;
-        let [.., extends_used, ttl, ttl_max, extends_max, lifetime, limit, count] = values;
-        let count = usize::try_from(count).ok().filter(|count| *count <= OPERATIONS_MAX)?;
-        let mut operations = Vec::with_capacity(count);
-        for _ in 0..count {
-            operations.push(decode_operation(&mut reader)?);
-        }
-        if !reader.is_done() {
-            return None;
-        }
-        Some(Record {
-            text: text.into(),
-            rules: intern(RuleSet {
-                rules: (ttl, ttl_max, u32::try_from(extends_max).ok()?, lifetime),
-                limit: (limit != 0).then_some(limit),
-            }),
-            operations: (count != 0).then(|| Box::new(operations)),
-            quantity,
-            sold,
-            confirmed,
-            placed_at,
-            expires_at,
-            ttl_asked,
-            revision,
-            extends_used: u16::try_from(extends_used).ok()?,
-            key_length,
-            buyer_length,
-            reference_length,
-            standing,
-            compacted: head & 0x80 != 0,
-        })
-    }
 }
 
-fn standing(number: u8) -> Option<Standing> {
-    [
-        Standing::Held,
-        Standing::Sold,
-        Standing::Released,
-        Standing::Expired,
-        Standing::Returned,
-        Standing::Voided,
-    ]
-    .get(usize::from(number))
-    .copied()
+/// As much of a text as its one byte of length can tell.
+fn cut(text: &str) -> &str {
+    let end = (0..=text.len().min(TEXT_BYTES_MAX)).rev().find(|end| text.is_char_boundary(*end));
+    text.get(..end.unwrap_or(0)).unwrap_or_default()
 }
 
-fn encode_operation(operation: &Operation, out: &mut Vec<u8>) {
-    out.extend_from_slice(&operation.key.to_le_bytes());
-    match operation.asked {
-        Asked::Extend { ttl_ms } => {
-            out.push(0);
-            put_u64(out, ttl_ms);
-        }
-        Asked::Confirm { quantity, reacquire, reference } => {
-            out.push(if reacquire { 2 } else { 1 });
-            put_u64(out, quantity);
-            put_u64(out, reference);
-        }
-        Asked::Release { reason } => {
-            out.push(3);
-            put_u64(out, reason);
-        }
-        Asked::Return { quantity } => {
-            out.push(4);
-            put_u64(out, quantity);
-        }
-    }
-}
-
-fn decode_operation(reader: &mut Reader<'_>) -> Option<Operation> {
-    let key = reader.u128()?;
-    let asked = match reader.u8()? {
-        0 => Asked::Extend { ttl_ms: reader.u64()? },
-        kind @ (1 | 2) => Asked::Confirm {
-            quantity: reader.u64()?,
-            reacquire: kind == 2,
-            reference: reader.u64()?,
-        },
-        3 => Asked::Release { reason: reader.u64()? },
-        4 => Asked::Return { quantity: reader.u64()? },
-        _ => return None,
-    };
-    Some(Operation { key, asked })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn largest() -> Record {
-        let text = "k".repeat(128);
-        let rules = HoldRules {
-            ttl_ms: u64::MAX,
-            ttl_ms_max: u64::MAX,
-            extends_max: u32::MAX,
-            lifetime_ms_max: u64::MAX,
-        };
-        let mut record = Record::new(NewRecord {
-            key: &text,
-            buyer: Some(&text),
-            reference: Some(&text),
-            rules: Arc::new(RuleSet::new(&rules, Some(u64::MAX))),
-            quantity: u64::MAX,
-            placed_at: u64::MAX,
-            expires_at: u64::MAX,
-            ttl_asked: u64::MAX,
-            revision: u64::MAX,
-            standing: Standing::Held,
-        });
-        record.sold = u64::MAX;
-        record.confirmed = u64::MAX;
-        record.extends_used = u16::MAX;
-        let (quantity, reference) = (u64::MAX, u64::MAX);
-        let confirm = Asked::Confirm { quantity, reacquire: true, reference };
-        record.remember(Operation { key: u128::MAX, asked: confirm });
-        for _ in 0..100 {
-            record.remember(Operation { key: u128::MAX, asked: Asked::Return { quantity } });
-        }
-        record
-    }
-
-    #[test]
-    fn the_largest_record_keeps_within_its_share_of_a_page() {
-        let record = largest();
-        assert_eq!(record.operations().len(), OPERATIONS_MAX);
-        let mut bytes = Vec::new();
-        record.encode(&mut bytes);
-        assert!(bytes.len() <= RECORD_BYTES_MAX, "{}", bytes.len());
-        let decoded = Record::decode(&bytes, &mut Arc::new).expect("its own bytes");
-        assert_eq!(decoded, record);
-        for cut in 0..bytes.len() {
-            assert_eq!(Record::decode(&bytes[..cut], &mut Arc::new), None);
-        }
-    }
-
-    #[test]
-    fn a_live_hold_is_small() {
-        assert!(size_of::<Option<Record>>() <= 96, "{}", size_of::<Option<Record>>());
-    }
-}
+/// The most bytes of a text, whatever its own bound is.
+const TEXT_BYTES_MAX: usize = 255;

@@ -65,6 +65,11 @@ impl Ledger {
             let name = PageId::of_item(Kind::Item, key, 0);
             let hash = books.hash(name, |out| item::encode(&item.record, out));
             books.digest.exchange(std::mem::replace(&mut item.hashed, hash), hash);
+            if item.is_driven() {
+                books.driven.insert(key);
+            } else {
+                books.driven.remove(&key);
+            }
         }
         let (meta, old) = (self.meta(), self.meta_hashed);
         let hash = self.books.hash(PageId::META, |out| item::encode(&meta, out));

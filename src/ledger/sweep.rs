@@ -21,6 +21,8 @@ struct Retention {
     sales_ms: u64,
     /// The item is deleted: nothing is kept.
     retired: bool,
+    /// Its empty buckets are kept until then.
+    erase_after: u64,
 }
 
 impl Retention {
@@ -54,7 +56,8 @@ impl Ledger {
             let Some(bucket) = self.buckets.get_mut(&key) else { return };
             let done = bucket.forget_some(retention, budget, &mut self.books);
             budget = budget.saturating_sub(done.max(1));
-            if retention.retired && bucket.generations.is_empty() && bucket.sales.is_empty() {
+            let over = retention.retired && retention.erase_after <= self.books.now.0;
+            if over && bucket.is_forgotten() {
                 budget = budget.saturating_sub(self.erase_bucket(key, budget));
             } else {
                 self.schedule_forgetting(key);
@@ -64,27 +67,21 @@ impl Ledger {
 
     fn retention(&self, item: ItemKey) -> Retention {
         let settings = &self.books.settings;
-        let (lifetime_ms, retired) = self
-            .items
-            .get(&item)
-            .map_or((0, true), |item| (item.record.lifetime_ms_ever, item.record.retired));
+        let (lifetime_ms, retired, erase_after) =
+            self.items.get(&item).map_or((0, true, 0), |item| {
+                let record = &item.record;
+                (record.lifetime_ms_ever, record.retired, record.erase_after.0)
+            });
         let longer = settings.receipt_retention_ms.max(settings.sold_retention_ms);
         Retention {
             receipts_ms: lifetime_ms.saturating_add(settings.receipt_retention_ms),
             sales_ms: lifetime_ms.saturating_add(longer),
             retired,
+            erase_after,
         }
     }
 
-    /// Notes when a bucket's oldest generation is over, if it had none until now: a younger one
-    /// changes nothing.
-    pub(super) fn schedule_first(&mut self, key: BucketRef) {
-        if self.buckets.get(&key).is_some_and(|bucket| bucket.forget_at.is_none()) {
-            self.schedule_forgetting(key);
-        }
-    }
-
-    /// Notes when a bucket's oldest generation is over.
+    /// Notes when a bucket's oldest generation is over. A younger one changes nothing.
     pub(super) fn schedule_forgetting(&mut self, key: BucketRef) {
         let retention = self.retention((key.home, key.item));
         let Some(bucket) = self.buckets.get_mut(&key) else { return };
@@ -93,7 +90,11 @@ impl Ledger {
         };
         let receipts = first(&bucket.generations, false);
         let sales = first(&bucket.sales, true);
-        let at = if retention.retired { Some(0) } else { receipts.into_iter().chain(sales).min() };
+        let at = match retention.retired {
+            true if bucket.is_forgotten() => Some(retention.erase_after),
+            true => Some(0),
+            false => receipts.into_iter().chain(sales).min(),
+        };
         if bucket.forget_at == at {
             return;
         }
@@ -119,11 +120,11 @@ impl Ledger {
         }
         let Some(mut bucket) = self.buckets.remove(&key) else { return steps };
         bucket.erase(&mut self.books);
-        if self.buckets_of(item_key).next().is_none() {
-            self.touch_item(item_key);
-            if let Some(item) = self.items.remove(&item_key) {
-                self.books.digest.exchange(item.hashed, 0);
-            }
+        // An item of several buckets waits for its copies to be erased.
+        let home = self.items.get(&item_key).and_then(|item| item.record.home.as_ref());
+        let waits = home.is_some_and(|home| !home.copies.is_empty());
+        if self.buckets_of(item_key).next().is_none() && !waits {
+            self.erase_item(item_key);
         }
         steps
     }
@@ -134,6 +135,11 @@ impl Ledger {
 }
 
 impl Bucket {
+    /// Whether it keeps no record.
+    pub(super) fn is_forgotten(&self) -> bool {
+        self.generations.is_empty() && self.sales.is_empty()
+    }
+
     /// Forgets up to `budget` records of generations that are over; returns how many.
     fn forget_some(&mut self, retention: Retention, budget: usize, books: &mut Books) -> usize {
         let now = books.now.0;
@@ -171,9 +177,9 @@ impl Bucket {
             };
             let from = if compacted { 0 } else { slot.forget_from };
             let found = slot
-                .records_from(from)
-                .find(|(_, record)| record.compacted == compacted)
-                .filter(|(_, record)| record.placed_at / HOUR_MS <= hour)
+                .gists_from(from)
+                .find(|(_, gist)| gist.compacted == compacted)
+                .filter(|(_, gist)| gist.placed_at / HOUR_MS <= hour)
                 .map(|(sequence, _)| sequence);
             if let Some(sequence) = found {
                 if !compacted {
@@ -187,8 +193,8 @@ impl Bucket {
 
     /// Forgets one record, or only its receipts when it is sold and its sale is kept.
     fn let_go(&mut self, slot: u16, sequence: u64, retired: bool, books: &mut Books) {
-        let Some(record) = self.record(slot, sequence) else { return };
-        let (standing, compacted) = (record.standing, record.compacted);
+        let Some(gist) = self.slot(slot).and_then(|place| place.gist(sequence)) else { return };
+        let (standing, compacted) = (gist.standing, gist.compacted);
         if standing == Standing::Held {
             self.sweep(slot, sequence, books);
         }

@@ -6,7 +6,7 @@
 //! the hold ended after that. An operation that finds the work done (release of a released hold)
 //! changes nothing but its receipt, which it leaves as long as the returns of that hold find room.
 
-use super::answer::{Answer, PauseReason, Refusal};
+use super::answer::{Answer, HoldView, PauseReason, Refusal};
 use super::bounds::{self, Decided, invalid, refuse};
 use super::bucket::Bucket;
 use super::command::{Confirm, Extend, Mode, Release, Return};
@@ -27,7 +27,7 @@ struct Hold<'a> {
     sequence: u64,
     item: &'a Item,
     bucket: &'a Bucket,
-    record: &'a Record,
+    record: Record<'a>,
 }
 
 impl Hold<'_> {
@@ -87,7 +87,7 @@ impl Ledger {
             return refuse(Refusal::NotOwner);
         };
         let record = bucket.record(id.slot, id.sequence);
-        let right = |record: &&Record| {
+        let right = |record: &Record<'_>| {
             record.standing != Standing::Voided && bucket.stock.region == id.region
         };
         let Some(record) = record.filter(right) else { return refuse(Refusal::HoldNotFound) };
@@ -102,12 +102,12 @@ impl Ledger {
     }
 
     /// The view of a hold by its id.
-    pub(super) fn hold_view(&self, id: &HoldId, tenant: &str) -> Option<super::answer::HoldView> {
+    pub(super) fn hold_view(&self, id: &HoldId, tenant: &str) -> Option<Box<HoldView>> {
         Some(self.view_of(&self.hold(id, tenant).ok()?))
     }
 
-    fn view_of(&self, hold: &Hold<'_>) -> super::answer::HoldView {
-        self.view(hold.item, hold.bucket, hold.spot.slot, hold.sequence, hold.record)
+    fn view_of(&self, hold: &Hold<'_>) -> Box<HoldView> {
+        self.view(hold.item, hold.bucket, hold.spot.slot, hold.sequence, &hold.record)
     }
 
     /// Finds the hold of an operation, and answers the operation if its key is known.
@@ -244,7 +244,7 @@ impl Ledger {
                 None
             }
             Standing::Expired => {
-                self.granting(hold.item)?;
+                self.granting(hold.item, hold.spot.region)?;
                 self.selling(hold.item)?;
                 let (buyer, limit) = (record.buyer(), record.rules.limit);
                 Some(self.grant(hold.spot, hold.bucket, buyer, limit, units)?)
@@ -327,7 +327,7 @@ impl Change {
 
 impl Effect {
     /// Changes the record; says whether it did.
-    fn on(self, record: &mut Record) -> bool {
+    fn on(self, record: &mut Record<'_>) -> bool {
         match self {
             Effect::Nothing => return false,
             Effect::Extend { expires_at } => {

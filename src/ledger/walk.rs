@@ -1,17 +1,19 @@
-//! The pages that exist, one after the other, for a cut of the whole ledger.
+//! The pages of a cut, one after the other.
 //!
-//! Promises: every page that exists comes once, in the order of [`PageId`], at a cost that does not
-//! grow with the number of pages before it. Never keeps a list of them.
+//! Promises: of a cut of the whole ledger every page that exists comes once, those of records after
+//! all others, which come in the order of [`PageId`]; the cost of a step does not grow with the
+//! number of pages before it. Never keeps a list of them.
 
 use super::bucket::Bucket;
 use super::bucket_page::{FLOORS_PER_PAGE, PAIRS_PER_PAGE};
+use super::cut::Plan;
 use super::item::{ADJUSTMENTS_PER_PAGE, ItemKey};
 use super::page::{Kind, PageId};
 use super::{BucketId, BucketRef, Ledger};
 use std::ops::Bound;
 
 impl Ledger {
-    /// The first page that exists after `page`; the first of all after `None`.
+    /// The first page, not of records, that exists after `page`; the first of all after `None`.
     pub(super) fn page_after(&self, page: Option<PageId>) -> Option<PageId> {
         let Some(page) = page else { return Some(PageId::META) };
         let key = (page.home, page.item);
@@ -37,7 +39,7 @@ impl Ledger {
                 return Some(PageId::of_item(Kind::Adjustments, key, number));
             }
         }
-        let kinds = [Kind::Bucket, Kind::Pairs, Kind::Floors, Kind::Records];
+        let kinds = [Kind::Bucket, Kind::Pairs, Kind::Floors];
         kinds.into_iter().filter(|kind| *kind >= page.kind).find_map(|kind| {
             let after = (kind == page.kind).then_some(page);
             self.page_in_buckets(key, kind, after)
@@ -57,7 +59,40 @@ impl Ledger {
     }
 }
 
+impl Ledger {
+    /// The next page of records of the cut under way that nobody has encoded.
+    pub(super) fn next_page_of_records(&mut self) -> Option<PageId> {
+        let Ledger { buckets, books, .. } = self;
+        loop {
+            let next = |from| buckets.range((from, Bound::Unbounded)).next().map(|next| *next.0);
+            let (key, slot, segment) = books.pages.bucket_of_cut(next)?;
+            let bucket = buckets.get_mut(&key);
+            let found = bucket.and_then(|it| it.take_pending(slot, segment, books.pages.plan()));
+            books.pages.found_in(key, found.map(|(slot, segment, _)| (slot, segment)));
+            if let Some((slot, _, number)) = found {
+                return Some(PageId::of_bucket(Kind::Records, key, slot, number));
+            }
+        }
+    }
+}
+
 impl Bucket {
+    /// Slot, segment and number of the first page of records that waits to be encoded, from a slot
+    /// and segment on.
+    fn take_pending(&mut self, slot: u16, segment: u64, plan: Plan<'_>) -> Option<(u16, u64, u64)> {
+        if self.is_forgotten() {
+            return None;
+        }
+        let slots = (0_u16..).zip(&mut self.slots).skip(usize::from(slot));
+        slots.filter_map(|(number, slot)| Some((number, slot.as_mut()?))).find_map(
+            |(number, place)| {
+                let from = if number == slot { segment } else { 0 };
+                let (segment, page) = place.take_pending(from, plan)?;
+                Some((number, segment, page))
+            },
+        )
+    }
+
     /// Slot and number of its first page of that kind, after those of `after`.
     fn page_after(&self, kind: Kind, after: Option<(u16, u64)>) -> Option<(u16, u64)> {
         let next = after.map_or(0, |(_, number)| number.saturating_add(1));
@@ -76,17 +111,7 @@ impl Bucket {
                 let slot = (first..slots).find(floor)?;
                 Some((0, u64::from(slot / FLOORS_PER_PAGE)))
             }
-            Kind::Records => {
-                let from = after.map_or(0, |(slot, _)| slot);
-                let slots = (0..).zip(&self.slots).skip(usize::from(from));
-                slots.filter_map(|(number, slot)| Some((number, slot.as_ref()?))).find_map(
-                    |(number, slot)| {
-                        let first = if number == from { next } else { 0 };
-                        let (chunk, _) = slot.chunks.range(first..).next()?;
-                        Some((number, *chunk))
-                    },
-                )
-            }
+            Kind::Records => None,
         }
     }
 }

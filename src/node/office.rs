@@ -505,6 +505,11 @@ impl Desk for Counter {
         status
     }
 
+    fn shards(&self) -> Vec<ShardId> {
+        let running = self.0.running();
+        running.map(|own| own.shards.iter().map(|one| one.shard()).collect()).unwrap_or_default()
+    }
+
     fn adopt(&self, offer: Adopt) -> BoxFuture<'static, Result<Adopted, String>> {
         self.to_its_end(|office| async move { office.take_identity(offer).await })
     }

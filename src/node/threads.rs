@@ -8,6 +8,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
+use socket2::{Domain, Protocol, Socket, Type};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::watch;
 
@@ -207,7 +208,7 @@ fn listeners(config: &Config) -> Result<TcpListener, NodeError> {
         NodeError::io(words, error)
     };
     let (peer, http) = (config.peer.listen, config.http.listen);
-    let tried = TcpListener::bind(peer).map_err(|error| unusable("peer.listen", peer, error))?;
+    let tried = bind_only(peer).map_err(|error| unusable("peer.listen", peer, error))?;
     let listener = http::listen(http).map_err(|error| unusable("http.listen", http, error))?;
     if let Ok(bound) = listener.local_addr() {
         tracing::info!("HTTP on {bound}, told to others as {}", config.http.advertised());
@@ -215,6 +216,14 @@ fn listeners(config: &Config) -> Result<TcpListener, NodeError> {
     tracing::info!("peers on {peer}, told to others as {}", config.peer.advertised());
     drop(tried);
     Ok(listener)
+}
+
+/// Takes an address and does not listen there: a peer that came now would be let in and dropped.
+fn bind_only(address: SocketAddr) -> std::io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    Ok(socket)
 }
 
 fn peer_limits(config: &Config) -> PeerLimits {

@@ -10,8 +10,9 @@ use openraft::EntryPayload;
 use openraft::type_config::alias::{CommittedLeaderIdOf, EntryOf, LogIdOf};
 use serde::{Deserialize, Serialize};
 
+use super::packing;
 use crate::codec::{self, CodecError};
-use crate::ledger::{Answer, Batch, Command, LeaderId, LogIndex, NodeId, UnixMs};
+use crate::ledger::{Answer, BatchRef, LeaderId, LogIndex, NodeId, UnixMs};
 use crate::storage::{LogEntry, LogPosition};
 
 openraft::declare_raft_types!(
@@ -41,76 +42,17 @@ impl fmt::Display for Payload {
 }
 
 impl Payload {
-    /// Decodes the batch.
+    /// Decodes the batch; placements, of which there may be many, borrow from the bytes.
     ///
     /// # Errors
     ///
     /// [`CodecError`] when the bytes are not a batch that this build knows; the node must stop
     /// then.
-    pub fn batch(&self) -> Result<Batch, CodecError> {
+    pub fn batch(&self) -> Result<BatchRef<'_>, CodecError> {
         match self.0.split_first() {
-            Some((&TAG_BATCH, bytes)) => codec::decode(bytes),
+            Some((&TAG_BATCH, bytes)) => packing::read_batch(bytes),
             Some(_) | None => Err(CodecError::Envelope("not a command batch")),
         }
-    }
-}
-
-/// Builds a [`Payload`] command by command, up to a bound in bytes.
-#[derive(Debug)]
-pub struct EntryBuilder {
-    bytes: Vec<u8>,
-    count: u64,
-    /// Where the last command begins.
-    last: usize,
-    bytes_max: usize,
-}
-
-/// Tag, stamp and number of commands come before the first command.
-const BATCH_HEADER_BYTES: usize = 1 + 8 + 8;
-
-impl EntryBuilder {
-    /// Starts an entry of at most `bytes_max` bytes; one command always fits.
-    pub fn new(bytes_max: usize) -> EntryBuilder {
-        let mut bytes = Vec::with_capacity(bytes_max.min(8 << 10));
-        bytes.resize(BATCH_HEADER_BYTES, 0);
-        EntryBuilder { bytes, count: 0, last: BATCH_HEADER_BYTES, bytes_max }
-    }
-
-    /// Adds a command, or says `false` when it does not fit any more.
-    pub fn push(&mut self, command: &Command) -> bool {
-        let before = self.bytes.len();
-        let encoded = codec::encode_into(&mut self.bytes, command).is_ok();
-        if !encoded || (self.count > 0 && self.bytes.len() > self.bytes_max) {
-            self.bytes.truncate(before);
-            return false;
-        }
-        self.count += 1;
-        self.last = before;
-        true
-    }
-
-    /// Takes the command back that was added last. Only once after each [`EntryBuilder::push`].
-    pub fn pop(&mut self) {
-        self.bytes.truncate(self.last);
-        self.count -= 1;
-    }
-
-    /// Returns how many bytes the entry has.
-    pub fn bytes(&self) -> usize {
-        self.bytes.len()
-    }
-
-    /// Returns how many commands are in.
-    pub fn count(&self) -> u64 {
-        self.count
-    }
-
-    /// Stamps the entry and closes it.
-    pub fn finish(mut self, stamp: UnixMs) -> Payload {
-        self.bytes[0] = TAG_BATCH;
-        self.bytes[1..9].copy_from_slice(&stamp.0.to_le_bytes());
-        self.bytes[9..17].copy_from_slice(&self.count.to_le_bytes());
-        Payload(Bytes::from(self.bytes))
     }
 }
 
@@ -140,7 +82,7 @@ pub struct Applied {
 }
 
 const TAG_BLANK: u8 = 0;
-const TAG_BATCH: u8 = 1;
+pub(super) const TAG_BATCH: u8 = 1;
 const TAG_MEMBERSHIP: u8 = 2;
 
 pub(crate) fn position_of(id: &LogIdOf<TypeConfig>) -> LogPosition {
@@ -182,27 +124,4 @@ pub(crate) fn from_log(entry: LogEntry) -> Result<EntryOf<TypeConfig>, CodecErro
         Some(_) | None => return Err(CodecError::Envelope("not a kind of entry this build knows")),
     };
     Ok(EntryOf::<TypeConfig> { log_id: log_id_of(entry.position), payload })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_entry_built_command_by_command_decodes_to_its_batch() {
-        let mut builder = EntryBuilder::new(64 << 10);
-        for _ in 0..3 {
-            assert!(builder.push(&Command::Advance));
-        }
-        let batch = builder.finish(UnixMs(77)).batch().expect("a batch");
-        assert_eq!(batch, Batch { stamp: UnixMs(77), commands: vec![Command::Advance; 3] });
-    }
-
-    #[test]
-    fn an_entry_is_bounded_in_bytes_but_takes_one_command_always() {
-        let mut builder = EntryBuilder::new(BATCH_HEADER_BYTES + 4);
-        assert!(builder.push(&Command::Advance));
-        assert!(!builder.push(&Command::Advance));
-        assert_eq!(builder.finish(UnixMs(1)).batch().expect("a batch").commands.len(), 1);
-    }
 }

@@ -14,6 +14,7 @@ mod heard;
 mod log_store;
 mod machine;
 mod network;
+mod packing;
 mod rebuilding;
 mod replica;
 mod serving;
@@ -22,9 +23,10 @@ mod start;
 #[cfg(test)]
 pub(crate) mod trial;
 
-pub use entry::{Applied, EntryBuilder, Member, Payload};
+pub use entry::{Applied, Member, Payload};
 pub use group::{Group, GroupState, Leadership, Proposal, ProposeError, Role};
 pub use network::PeerBook;
+pub use packing::{EntryBuilder, PackedCommand, Packer, PlaceBytes, packed};
 pub use replica::{Accusation, AppliedState, EntryTimer, Replica};
 pub use serving::{RaftConversation, SnapshotConversation};
 pub use start::{StartError, StartOptions, start_group};

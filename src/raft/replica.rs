@@ -16,7 +16,8 @@ use tokio::sync::watch;
 
 use super::entry::{Applied, Member, TypeConfig};
 use crate::ledger::{
-    Batch, Command, Ledger, LogIndex, NodeId, PageKey, Settings, ShardId, Turn, UnixMs,
+    BatchOf, CommandOf, Ledger, LogIndex, NodeId, PageKey, Placement, Settings, ShardId, Turn,
+    UnixMs,
 };
 use crate::runtime::{self, Instant};
 use crate::storage::{CheckpointState, LogPosition};
@@ -47,8 +48,8 @@ pub(super) struct DigestMarks(VecDeque<(LogIndex, u128)>);
 
 impl DigestMarks {
     /// Notes the digest after an entry, if the entry is one of those.
-    pub(super) fn note(&mut self, index: LogIndex, batch: &Batch, ledger: &Ledger) {
-        if batch.commands.iter().any(|command| matches!(command, Command::Advance)) {
+    pub(super) fn note<P>(&mut self, index: LogIndex, batch: &BatchOf<P>, ledger: &Ledger) {
+        if batch.commands.iter().any(|command| matches!(command, CommandOf::Advance)) {
             if self.0.len() == DIGEST_MARKS_KEPT {
                 self.0.pop_front();
             }
@@ -244,10 +245,10 @@ impl Replica {
         self.state.read().membership.clone()
     }
 
-    pub(super) fn apply_batch(
+    pub(super) fn apply_batch<P: Placement>(
         &self,
         position: LogPosition,
-        batch: &Batch,
+        batch: &BatchOf<P>,
         bytes: usize,
         answered: bool,
     ) -> Applied {

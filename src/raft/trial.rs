@@ -11,10 +11,11 @@ use openraft::type_config::alias::{EntryOf, StoredMembershipOf};
 use openraft::{EntryPayload, Membership};
 
 use super::checkpointing::make_checkpoint;
-use super::entry::{Applied, EntryBuilder, Member, TypeConfig, log_id_of, to_log};
+use super::entry::{Applied, Member, TypeConfig, log_id_of, to_log};
 use super::group::Group;
 use super::machine::Machine;
 use super::network::PeerBook;
+use super::packing::{EntryBuilder, packed};
 use super::replica::Replica;
 use super::start::{Loaded, StartError, StartOptions, prepare, start_group};
 use crate::ledger::{
@@ -260,7 +261,7 @@ pub(crate) fn entry(term: u64, index: u64) -> EntryOf<TypeConfig> {
         EntryPayload::Membership(Membership::new(vec![voters], members).expect("voters"))
     } else {
         let mut builder = EntryBuilder::new(64 << 10);
-        assert!(builder.push(&define(item(index), 10 + term)));
+        assert!(builder.push(&packed(define(item(index), 10 + term))));
         EntryPayload::Normal(builder.finish(UnixMs(1_000 * index)))
     };
     EntryOf::<TypeConfig> { log_id: log_id_of(position(term, index)), payload }
@@ -319,7 +320,7 @@ impl Alone {
     pub(crate) async fn apply(&self, commands: &[Command]) -> Applied {
         let mut builder = EntryBuilder::new(64 << 10);
         for command in commands {
-            assert!(builder.push(command));
+            assert!(builder.push(&packed(command.clone())));
         }
         let leader = self.group.leadership().expect("it leads").id;
         let now = self.group.replica().read().ledger.now();
@@ -469,7 +470,7 @@ impl Seat {
 #[cfg(not(feature = "sim"))]
 pub(crate) async fn apply_on(group: &Group, command: &Command) -> Applied {
     let mut builder = EntryBuilder::new(64 << 10);
-    assert!(builder.push(command));
+    assert!(builder.push(&packed(command.clone())));
     let leader = group.leadership().expect("it leads").id;
     let now = group.replica().read().ledger.now();
     let proposal = group.propose(builder.finish(UnixMs(now.0 + 1)), leader).await;

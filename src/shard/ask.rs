@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::desk::{Consistency, Question, Reply};
 use super::home::Inbox;
-use crate::ledger::ShardId;
+use crate::ledger::{Query, ShardId};
+use crate::raft::PackedCommand;
 use crate::runtime::Instant;
 
 /// How far a question has come.
@@ -27,9 +28,9 @@ pub(crate) enum Stage {
     Abandoned = 3,
 }
 
-/// The stages of the questions of one slot.
-#[derive(Debug, Clone)]
-pub(crate) struct Stages(Arc<[AtomicU8]>);
+/// The stages of the questions of one enquiry.
+#[derive(Debug)]
+pub(crate) struct Stages(Box<[AtomicU8]>);
 
 impl Stages {
     pub(crate) fn new(count: usize) -> Stages {
@@ -63,45 +64,107 @@ pub(crate) struct Ticket {
     pub(crate) place: u32,
 }
 
-/// One question on its way.
-#[derive(Debug)]
-pub(crate) struct Ask {
+/// A question and the shard it goes to.
+#[derive(Debug, Clone)]
+pub(crate) struct Addressed {
+    pub(crate) shard: ShardId,
     pub(crate) question: Question,
     pub(crate) consistency: Consistency,
+}
+
+impl Addressed {
+    /// Tells whether only the shard's thread can answer it.
+    pub(crate) fn needs_the_shard(&self) -> bool {
+        let by_state = matches!(self.question, Question::Query { ref query, .. }
+            if !matches!(query, Query::Receipt(_)));
+        self.consistency != Consistency::Linearizable && !by_state
+    }
+}
+
+/// What one caller asked at once. Its questions stay here, wherever their asks go, so that a caller
+/// who was told that nothing was taken can ask elsewhere.
+#[derive(Debug)]
+pub(crate) struct Enquiry {
+    pub(crate) questions: Vec<Addressed>,
     pub(crate) stages: Stages,
-    pub(crate) ticket: Ticket,
     pub(crate) inbox: Inbox,
+    /// The slot in its home, and the slot's generation.
+    pub(crate) slot: (u32, u32),
     /// When its home sent it.
     pub(crate) sent_at: Instant,
 }
 
+/// One question on its way.
+#[derive(Debug)]
+pub(crate) struct Ask {
+    pub(crate) enquiry: Arc<Enquiry>,
+    /// The question's place within the enquiry.
+    pub(crate) place: u32,
+}
+
 impl Ask {
-    fn place(&self) -> usize {
-        self.ticket.place as usize
+    fn at(&self) -> usize {
+        self.place as usize
+    }
+
+    pub(crate) fn question(&self) -> &Question {
+        &self.enquiry.questions[self.at()].question
+    }
+
+    pub(crate) fn consistency(&self) -> Consistency {
+        self.enquiry.questions[self.at()].consistency
+    }
+
+    /// Returns the command that was admitted.
+    ///
+    /// # Panics
+    ///
+    /// When the question is a query: those are answered and never admitted.
+    pub(crate) fn command(&self) -> &PackedCommand {
+        match self.question() {
+            Question::Command(command) => command,
+            Question::Query { .. } => unreachable!("only commands are admitted"),
+        }
+    }
+
+    pub(crate) fn lane(&self) -> GateLane {
+        GateLane::of(self.question())
+    }
+
+    pub(crate) fn sent_at(&self) -> Instant {
+        self.enquiry.sent_at
+    }
+
+    pub(crate) fn ticket(&self) -> Ticket {
+        let (slot, generation) = self.enquiry.slot;
+        Ticket { slot, generation, place: self.place }
     }
 
     /// Tells whether its home still waits.
     pub(crate) fn is_wanted(&self) -> bool {
-        self.stages.at(self.place()) != Stage::Abandoned
+        self.enquiry.stages.at(self.at()) != Stage::Abandoned
+    }
+
+    fn advance(&self, from: Stage, to: Stage) -> bool {
+        self.enquiry.stages.advance(self.at(), from, to)
     }
 
     /// Marks it as proposed; `false`: its home has given up, it must not be.
     pub(crate) fn propose(&self) -> bool {
-        self.stages.advance(self.place(), Stage::Queued, Stage::Proposed)
+        self.advance(Stage::Queued, Stage::Proposed)
     }
 
     /// Marks it as waiting for another's outcome; `false`: its home has given up.
     pub(crate) fn join(&self) -> bool {
-        self.stages.advance(self.place(), Stage::Queued, Stage::Joined)
+        self.advance(Stage::Queued, Stage::Joined)
     }
 
     /// Marks it as queued again, since what it waited for is decided; `false`: its home has given
     /// up.
     pub(crate) fn requeue(&self) -> bool {
-        let place = self.place();
-        self.stages.at(place) == Stage::Queued
-            || self.stages.advance(place, Stage::Joined, Stage::Queued)
-            || self.stages.advance(place, Stage::Proposed, Stage::Queued)
+        self.enquiry.stages.at(self.at()) == Stage::Queued
+            || self.advance(Stage::Joined, Stage::Queued)
+            || self.advance(Stage::Proposed, Stage::Queued)
     }
 }
 
@@ -118,11 +181,11 @@ pub(crate) struct Outgoing {
 }
 
 impl Outgoing {
-    pub(crate) fn push(&mut self, ask: Ask, reply: Reply) {
-        let Ask { inbox, ticket, .. } = ask;
-        match self.answers.iter_mut().find(|(home, _)| home.is_same(&inbox)) {
+    pub(crate) fn push(&mut self, ask: &Ask, reply: Reply) {
+        let (ticket, inbox) = (ask.ticket(), &ask.enquiry.inbox);
+        match self.answers.iter_mut().find(|(home, _)| home.is_same(inbox)) {
             Some((_, answers)) => answers.push((ticket, reply)),
-            None => self.answers.push((inbox, vec![(ticket, reply)])),
+            None => self.answers.push((inbox.clone(), vec![(ticket, reply)])),
         }
     }
 
@@ -142,36 +205,27 @@ pub(crate) enum GateLane {
     Finish,
 }
 
-impl GateLane {
-    pub(crate) fn of(question: &Question) -> GateLane {
-        use crate::ledger::Command;
-        match question {
-            Question::Query { .. } => GateLane::Finish,
-            Question::Command(command) => match command {
-                Command::Place(_) => GateLane::Place,
-                Command::Define(_)
-                | Command::Adjust(_)
-                | Command::SetMode(_)
-                | Command::Retire(_)
-                | Command::Extend(_)
-                | Command::Confirm(_)
-                | Command::Release(_)
-                | Command::Return(_)
-                | Command::Void(_)
-                | Command::Advance
-                | Command::OpenBucket(_)
-                | Command::SendStock(_)
-                | Command::AcceptStock(_)
-                | Command::SettleStock(_) => GateLane::Finish,
-            },
+/// A value for each lane.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Lanes<T> {
+    places: T,
+    finishes: T,
+}
+
+impl<T> Lanes<T> {
+    pub(crate) fn of_mut(&mut self, lane: GateLane) -> &mut T {
+        match lane {
+            GateLane::Place => &mut self.places,
+            GateLane::Finish => &mut self.finishes,
         }
     }
 }
 
-/// A question and the shard it goes to.
-#[derive(Debug)]
-pub(crate) struct Addressed {
-    pub(crate) shard: ShardId,
-    pub(crate) question: Question,
-    pub(crate) consistency: Consistency,
+impl GateLane {
+    pub(crate) fn of(question: &Question) -> GateLane {
+        match question {
+            Question::Command(command) if command.is_place() => GateLane::Place,
+            Question::Command(_) | Question::Query { .. } => GateLane::Finish,
+        }
+    }
 }

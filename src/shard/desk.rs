@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::status::NodeStatus;
 use crate::ledger::{Answer, Command, CommitPoint, Found, NodeId, PauseReason, Query, ShardId};
+use crate::raft::{PackedCommand, packed};
 use crate::runtime::Instant;
 
 /// One question with the time that its caller still has.
@@ -24,7 +25,7 @@ pub struct Request {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Question {
     /// May change the ledger.
-    Command(Command),
+    Command(PackedCommand),
     /// Changes nothing.
     Query {
         /// The query.
@@ -32,6 +33,12 @@ pub enum Question {
         /// The shard asked; `None` where the query names an item or a hold that routes itself.
         shard: Option<ShardId>,
     },
+}
+
+impl From<Command> for Question {
+    fn from(command: Command) -> Question {
+        Question::Command(packed(command))
+    }
 }
 
 /// How fresh the answer to a query must be.
@@ -104,6 +111,12 @@ pub trait Desk: Send + Sync + 'static {
 
     /// Tells how the node and its shards are.
     fn status(&self) -> NodeStatus;
+
+    /// Names the node's shards. [`Desk::status`] walks every bucket, under the lock that the ledger
+    /// is changed under: who only wants their numbers asks here.
+    fn shards(&self) -> Vec<ShardId> {
+        self.status().shards.iter().map(|shard| shard.shard).collect()
+    }
 
     /// First step of `cluster init` on an empty node: it takes the identity that it is given, makes
     /// its log, and tells the log's uuid. The same offer again gives the same answer.

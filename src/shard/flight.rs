@@ -3,21 +3,22 @@
 //! A key leaves only when its entry is applied here, or an entry of a greater leader id is (then
 //! the receipt decides); never because a deadline passed or a client went away.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use xxhash_rust::xxh3::Xxh3;
+use smallvec::SmallVec;
+use xxhash_rust::xxh3::xxh3_128;
 
 use super::ask::Ask;
-use crate::ledger::{BucketRef, Command, Demand, ItemName};
+use crate::ledger::{BucketRef, Demand, HoldId, NameRef, Scope, ScopeRef};
 
 /// Names a command's idempotency scope. Two commands with one name are one operation, so that only
 /// one of them may be in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct FlightKey(u128);
 
-/// Passes through a number that is a hash already.
+/// Passes through a number that is a hash already, and spreads small ones.
 #[derive(Debug, Default)]
 pub(crate) struct Through(u64);
 
@@ -37,87 +38,84 @@ impl Hasher for Through {
     }
 
     fn write_u64(&mut self, number: u64) {
-        self.0 = number;
+        self.0 = (self.0.rotate_left(5) ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn write_u16(&mut self, number: u16) {
+        self.write_u64(u64::from(number));
     }
 }
 
 type Fast = BuildHasherDefault<Through>;
 
-struct KeyHasher(Xxh3);
+/// The parts of a scope in a row, to be hashed in one go. Sound scopes fit without an allocation.
+struct Parts(SmallVec<[u8; 704]>);
 
-impl KeyHasher {
-    fn new(kind: u8) -> KeyHasher {
-        let mut hasher = Xxh3::new();
-        hasher.update(&[kind]);
-        KeyHasher(hasher)
+impl Parts {
+    fn new(kind: u8) -> Parts {
+        let mut bytes = SmallVec::new();
+        bytes.push(kind);
+        Parts(bytes)
     }
 
     /// Adds a part with its length, so that parts cannot run into each other.
-    fn part(mut self, part: &str) -> KeyHasher {
-        self.0.update(&(part.len() as u64).to_le_bytes());
-        self.0.update(part.as_bytes());
+    fn part(mut self, part: &str) -> Parts {
+        self.0.extend_from_slice(&(part.len() as u64).to_le_bytes());
+        self.0.extend_from_slice(part.as_bytes());
         self
     }
 
-    fn optional(self, part: Option<&str>) -> KeyHasher {
+    fn optional(mut self, part: Option<&str>) -> Parts {
+        self.0.push(u8::from(part.is_some()));
         match part {
-            Some(part) => self.part("+").part(part),
-            None => self.part("-"),
+            Some(part) => self.part(part),
+            None => self,
         }
     }
 
-    fn item(self, name: &ItemName) -> KeyHasher {
-        self.part(&name.tenant).part(&name.item)
+    fn item(self, name: NameRef<'_>) -> Parts {
+        self.part(name.tenant).part(name.item)
+    }
+
+    fn hold(mut self, hold: &HoldId) -> Parts {
+        for number in [hold.item.0, hold.sequence, hold.tag] {
+            self.0.extend_from_slice(&number.to_le_bytes());
+        }
+        for number in [hold.home.0, hold.region.0, hold.bucket.0, hold.slot] {
+            self.0.extend_from_slice(&number.to_le_bytes());
+        }
+        self
     }
 
     fn key(self) -> FlightKey {
-        FlightKey(self.0.digest128())
+        FlightKey(xxh3_128(&self.0))
     }
 }
 
 impl FlightKey {
-    /// Names the scope of a placement key. `region` is the region's name, never absent.
-    pub(crate) fn place(
-        name: &ItemName,
-        region: &str,
-        buyer: Option<&str>,
-        key: &str,
-    ) -> FlightKey {
-        KeyHasher::new(0).item(name).part(region).optional(buyer).part(key).key()
-    }
-
-    /// Names a command's scope; `None` for those that need none, because the ledger answers a
-    /// second copy by state.
-    pub(crate) fn of(command: &Command, default_region: &str) -> Option<FlightKey> {
-        let hold = |kind: u8, hold: &crate::ledger::HoldId, key: &str| {
-            Some(KeyHasher::new(kind).part(&hold.to_string()).part(key).key())
+    /// Names a scope in which only one command may be in flight; `None` for those that need none,
+    /// because the ledger answers a second copy by state. A placing key needs a region:
+    /// `default_region` tells the item's.
+    pub(crate) fn of<'a>(
+        scope: Scope<'_>,
+        default_region: impl FnOnce(NameRef<'_>) -> Option<&'a str>,
+    ) -> Option<FlightKey> {
+        let parts = match scope {
+            Scope::Placing(ScopeRef { name, region, buyer, key }) => {
+                let parts = Parts::new(0).item(name);
+                match region {
+                    Some(region) => parts.part(region),
+                    None => parts.part(default_region(name).unwrap_or_default()),
+                }
+                .optional(buyer)
+                .part(key)
+            }
+            Scope::Hold { hold, key } => Parts::new(1).hold(hold).part(key),
+            Scope::Adjustment { name, key } => Parts::new(2).item(name).part(key),
+            Scope::Item(name) => Parts::new(3).item(name),
+            Scope::State => return None,
         };
-        match command {
-            Command::Place(place) => {
-                let region = place.region.as_deref().unwrap_or(default_region);
-                Some(FlightKey::place(&place.name, region, place.buyer.as_deref(), &place.key))
-            }
-            Command::Void(void) => {
-                let scope = &void.scope;
-                let region = scope.region.as_deref().unwrap_or(default_region);
-                Some(FlightKey::place(&scope.name, region, scope.buyer.as_deref(), &scope.key))
-            }
-            Command::Extend(op) => hold(1, &op.hold, &op.key),
-            Command::Confirm(op) => hold(1, &op.hold, &op.key),
-            Command::Release(op) => hold(1, &op.hold, &op.key),
-            Command::Return(op) => hold(1, &op.hold, &op.key),
-            Command::Adjust(adjust) => {
-                Some(KeyHasher::new(2).item(&adjust.name).part(&adjust.key).key())
-            }
-            Command::Define(define) => Some(KeyHasher::new(3).item(&define.name).key()),
-            Command::SetMode(mode) => Some(KeyHasher::new(3).item(&mode.name).key()),
-            Command::Retire(retire) => Some(KeyHasher::new(3).item(&retire.name).key()),
-            Command::Advance
-            | Command::OpenBucket(_)
-            | Command::SendStock(_)
-            | Command::AcceptStock(_)
-            | Command::SettleStock(_) => None,
-        }
+        Some(parts.key())
     }
 }
 
@@ -162,15 +160,17 @@ pub(crate) enum InTheWay {
 /// The in-flight table of one shard.
 #[derive(Debug, Default)]
 pub(crate) struct Flights {
-    keys: HashMap<FlightKey, Vec<Ask>, Fast>,
-    units: HashMap<BucketRef, u64, BuildHasherDefault<std::hash::DefaultHasher>>,
+    keys: HashSet<FlightKey, Fast>,
+    /// Those who wait for the outcome of a key, if any do.
+    joined: HashMap<FlightKey, Vec<Ask>, Fast>,
+    units: HashMap<BucketRef, u64, Fast>,
     buyers: HashMap<u64, u64, Fast>,
 }
 
 impl Flights {
     /// Tells whether a key is in flight.
     pub(crate) fn holds(&self, key: FlightKey) -> bool {
-        self.keys.contains_key(&key)
+        self.keys.contains(&key)
     }
 
     /// Returns how many keys are in flight.
@@ -180,7 +180,7 @@ impl Flights {
 
     /// Lets a question wait for the outcome of the key that is in flight.
     pub(crate) fn join(&mut self, key: FlightKey, ask: Ask) {
-        self.keys.entry(key).or_default().push(ask);
+        self.joined.entry(key).or_default().push(ask);
     }
 
     /// Weighs a demand against what is in flight.
@@ -204,7 +204,7 @@ impl Flights {
     pub(crate) fn take(&mut self, claim: &Claim, board: &FlightBoard) {
         if let Some(key) = claim.key {
             board.cell(key).fetch_add(1, Ordering::AcqRel);
-            self.keys.entry(key).or_default();
+            self.keys.insert(key);
         }
         if let Some(bucket) = claim.demand.bucket {
             *self.units.entry(bucket).or_default() += claim.demand.quantity;
@@ -234,6 +234,11 @@ impl Flights {
         }
         let Some(key) = claim.key else { return Vec::new() };
         board.cell(key).fetch_sub(1, Ordering::AcqRel);
-        self.keys.remove(&key).unwrap_or_default()
+        self.keys.remove(&key);
+        if self.joined.is_empty() {
+            Vec::new()
+        } else {
+            self.joined.remove(&key).unwrap_or_default()
+        }
     }
 }

@@ -9,18 +9,21 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::ask::{Ask, GateLane, Outgoing};
+use super::ask::{Ask, GateLane, Lanes, Outgoing};
 use super::desk::{Consistency, Outcome, Question, Reply};
 use super::fence::Fence;
 use super::flight::{Claim, FlightBoard, FlightKey, Flights};
 use super::home::reply;
 use super::meter::Meter;
 use crate::ledger::{
-    Answer, Command, CommitPoint, Foreseen, Found, KeyScope, PauseReason, Query, Receipt, Refusal,
-    ShardId,
+    Answer, CommitPoint, Foreseen, Found, LeaderId, Ledger, PauseReason, Query, Receipt, Refusal,
+    Scope, ShardId,
 };
-use crate::raft::Replica;
+use crate::raft::{AppliedState, PackedCommand, Replica};
 use crate::storage::LogPosition;
+
+/// So many questions are judged by the state as it is borrowed once.
+const TAKEN_AT_ONCE: usize = 64;
 
 /// A question that was admitted and waits for its entry.
 #[derive(Debug)]
@@ -47,6 +50,8 @@ pub(crate) struct Gate {
     /// A claim was given back since the parked were judged.
     pub(crate) has_released: bool,
     pub(crate) out: Outgoing,
+    /// Questions that left each lane since that was last told to the meter.
+    pub(crate) left: Lanes<u64>,
 }
 
 /// What the gate makes of a question.
@@ -60,23 +65,45 @@ enum Judged {
 impl Gate {
     /// Takes a question in: answers, joins, parks or admits it.
     pub(crate) fn take(&mut self, ask: Ask) {
+        self.take_all([ask]);
+    }
+
+    /// Takes many in. The state is borrowed for a few at a time: others wait for it.
+    pub(crate) fn take_all(&mut self, asks: impl IntoIterator<Item = Ask>) {
+        let replica = Arc::clone(&self.replica);
+        let mut asks = asks.into_iter();
+        while let Some(first) = asks.next() {
+            let (state, may_propose) = (replica.read(), self.fence.may_propose());
+            self.take_by(first, &state, may_propose);
+            for ask in asks.by_ref().take(TAKEN_AT_ONCE) {
+                self.take_by(ask, &state, may_propose);
+            }
+        }
+    }
+
+    fn take_by(
+        &mut self,
+        ask: Ask,
+        state: &AppliedState,
+        may_propose: Result<LeaderId, PauseReason>,
+    ) {
         if !ask.is_wanted() {
-            self.meter.leave(GateLane::of(&ask.question));
+            self.leave(ask.lane());
             return;
         }
-        match self.judge(&ask) {
-            Judged::Reply(reply) => self.answer(ask, reply),
+        match self.judge(&ask, state, may_propose) {
+            Judged::Reply(reply) => self.answer(&ask, reply),
             Judged::Join(key) => {
                 if ask.join() {
                     self.flights.join(key, ask);
                 } else {
-                    self.meter.leave(GateLane::of(&ask.question));
+                    self.leave(ask.lane());
                 }
             }
             Judged::Park => self.park(ask),
             Judged::Admit(claim) => {
                 self.flights.take(&claim, &self.board);
-                let lane = GateLane::of(&ask.question);
+                let lane = ask.lane();
                 let admitted = Admitted { ask, claim };
                 match lane {
                     GateLane::Place => self.places.push_back(admitted),
@@ -88,11 +115,11 @@ impl Gate {
 
     /// Lets a question wait for the entries whose units stand in its way.
     fn park(&mut self, ask: Ask) {
-        let is_place = GateLane::of(&ask.question) == GateLane::Place;
+        let is_place = ask.lane() == GateLane::Place;
         let lane =
             if is_place { self.parked_places } else { self.parked.len() - self.parked_places };
         if lane >= self.park_max {
-            return self.answer(ask, reply(Outcome::Overloaded));
+            return self.answer(&ask, reply(Outcome::Overloaded));
         }
         self.parked_places += usize::from(is_place);
         self.parked.push_back(ask);
@@ -103,9 +130,22 @@ impl Gate {
         std::mem::take(&mut self.parked)
     }
 
-    /// Sends an answer home.
-    pub(crate) fn answer(&mut self, ask: Ask, reply: Reply) {
-        self.meter.leave(GateLane::of(&ask.question));
+    /// Notes that a question has left its lane.
+    pub(crate) fn leave(&mut self, lane: GateLane) {
+        *self.left.of_mut(lane) += 1;
+    }
+
+    /// Sends the answers that are ready, and tells the meter who has left.
+    pub(crate) fn send_home(&mut self) {
+        for lane in [GateLane::Place, GateLane::Finish] {
+            self.meter.leave(lane, std::mem::take(self.left.of_mut(lane)));
+        }
+        self.out.flush();
+    }
+
+    /// Makes an answer ready to go home.
+    pub(crate) fn answer(&mut self, ask: &Ask, reply: Reply) {
+        self.leave(ask.lane());
         if ask.is_wanted() {
             // Else its home has answered, and counted.
             self.meter.gave_up(&reply.outcome);
@@ -113,35 +153,44 @@ impl Gate {
         self.out.push(ask, reply);
     }
 
-    fn judge(&self, ask: &Ask) -> Judged {
-        match &ask.question {
-            Question::Query { query, .. } => Judged::Reply(self.query(query, ask.consistency)),
-            Question::Command(command) => self.judge_command(command),
+    fn judge(
+        &self,
+        ask: &Ask,
+        state: &AppliedState,
+        may_propose: Result<LeaderId, PauseReason>,
+    ) -> Judged {
+        match ask.question() {
+            Question::Query { query, .. } => {
+                Judged::Reply(self.query(query, ask.consistency(), state))
+            }
+            Question::Command(command) => self.judge_command(command, state, may_propose),
         }
     }
 
-    fn judge_command(&self, command: &Command) -> Judged {
-        let state = self.replica.read();
-        let key = flight_key(&state.ledger, command);
+    fn judge_command(
+        &self,
+        command: &PackedCommand,
+        state: &AppliedState,
+        may_propose: Result<LeaderId, PauseReason>,
+    ) -> Judged {
+        let key = flight_key(&state.ledger, command.scope());
         if let Some(key) = key
             && self.flights.holds(key)
         {
             return Judged::Join(key);
         }
-        let foreseen = state.ledger.foresee(command);
         let applied = state.applied;
-        drop(state);
-        match foreseen {
+        match state.ledger.foresee(command) {
             Foreseen::Answer(answer) => match self.fence.may_answer(applied) {
                 Ok(_) => {
-                    self.meter.answered(&answer, true, matches!(command, Command::Place(_)));
+                    self.meter.answered(&answer, true);
                     Judged::Reply(self.stand_on(Outcome::Answered(answer), applied))
                 }
                 Err(reason) => Judged::Reply(reply(Outcome::Paused(reason))),
             },
             Foreseen::Admit(demand) => match self.flights.weigh(&demand) {
                 Err(_) => Judged::Park,
-                Ok(()) => match self.fence.may_propose() {
+                Ok(()) => match may_propose {
                     Ok(_) => Judged::Admit(Claim { key, demand }),
                     Err(reason) => Judged::Reply(reply(Outcome::Paused(reason))),
                 },
@@ -150,30 +199,22 @@ impl Gate {
     }
 
     /// Answers what must know the keys in flight: receipts.
-    fn query(&self, query: &Query, consistency: Consistency) -> Reply {
+    fn query(&self, query: &Query, consistency: Consistency, state: &AppliedState) -> Reply {
         if let Query::Receipt(scope) = query
-            && self.is_in_flight(scope)
+            && flight_key(&state.ledger, Scope::Placing(scope.borrowed()))
+                .is_some_and(|key| self.flights.holds(key))
         {
             return reply(Outcome::InFlight);
         }
-        read(&self.replica, &self.fence, self.shard, query, consistency)
-    }
-
-    fn is_in_flight(&self, scope: &KeyScope) -> bool {
-        let state = self.replica.read();
-        let region = scope.region.as_deref().or(state.ledger.default_region(&scope.name));
-        let buyer = scope.buyer.as_deref();
-        let key = FlightKey::place(&scope.name, region.unwrap_or_default(), buyer, &scope.key);
-        self.flights.holds(key)
+        read_from(state, &self.fence, self.shard, query, consistency)
     }
 
     /// Judges again everything that was parked, in the order in which it came, once something that
     /// may have been in its way is decided: else it would wait for entries that are not there.
     pub(crate) fn unpark(&mut self) {
         if std::mem::take(&mut self.has_released) {
-            for ask in self.take_parked() {
-                self.take(ask);
-            }
+            let parked = self.take_parked();
+            self.take_all(parked);
         }
     }
 
@@ -182,13 +223,13 @@ impl Gate {
         for lane in [GateLane::Place, GateLane::Finish] {
             while let Some(old) = self.queue(lane).pop_front_if(|next| is_old(&next.ask)) {
                 self.settle(&old.claim);
-                self.answer(old.ask, reply(Outcome::Overloaded));
+                self.answer(&old.ask, reply(Outcome::Overloaded));
             }
         }
         while let Some(old) = self.parked.pop_front_if(|next| is_old(next)) {
-            let is_place = GateLane::of(&old.question) == GateLane::Place;
+            let is_place = old.lane() == GateLane::Place;
             self.parked_places -= usize::from(is_place);
-            self.answer(old, reply(Outcome::Overloaded));
+            self.answer(&old, reply(Outcome::Overloaded));
         }
     }
 
@@ -212,7 +253,7 @@ impl Gate {
         if ask.requeue() {
             self.take(ask);
         } else {
-            self.meter.leave(GateLane::of(&ask.question));
+            self.leave(ask.lane());
         }
     }
 
@@ -221,12 +262,12 @@ impl Gate {
         let queued = self.finishes.drain(..).chain(self.places.drain(..)).collect::<Vec<_>>();
         for Admitted { ask, claim } in queued {
             for waiting in self.flights.give_back(&claim, &self.board) {
-                self.answer(waiting, reply(Outcome::Paused(reason)));
+                self.answer(&waiting, reply(Outcome::Paused(reason)));
             }
-            self.answer(ask, reply(Outcome::Paused(reason)));
+            self.answer(&ask, reply(Outcome::Paused(reason)));
         }
         for ask in self.take_parked() {
-            self.answer(ask, reply(Outcome::Paused(reason)));
+            self.answer(&ask, reply(Outcome::Paused(reason)));
         }
         self.has_released = false;
     }
@@ -237,29 +278,8 @@ impl Gate {
 }
 
 /// Names the scope of a command's key.
-pub(crate) fn flight_key(ledger: &crate::ledger::Ledger, command: &Command) -> Option<FlightKey> {
-    let name = match command {
-        Command::Place(place) => Some((&place.name, place.region.is_some())),
-        Command::Void(void) => Some((&void.scope.name, void.scope.region.is_some())),
-        Command::Define(_)
-        | Command::Adjust(_)
-        | Command::SetMode(_)
-        | Command::Retire(_)
-        | Command::Extend(_)
-        | Command::Confirm(_)
-        | Command::Release(_)
-        | Command::Return(_)
-        | Command::Advance
-        | Command::OpenBucket(_)
-        | Command::SendStock(_)
-        | Command::AcceptStock(_)
-        | Command::SettleStock(_) => None,
-    };
-    let region = match name {
-        Some((name, false)) => ledger.default_region(name).unwrap_or_default(),
-        Some((_, true)) | None => "",
-    };
-    FlightKey::of(command, region)
+pub(crate) fn flight_key(ledger: &Ledger, scope: Scope<'_>) -> Option<FlightKey> {
+    FlightKey::of(scope, |name| ledger.default_region(name))
 }
 
 /// Makes an answer that rests on applied state.
@@ -278,9 +298,29 @@ pub(crate) fn read(
     consistency: Consistency,
 ) -> Reply {
     let state = replica.read();
-    let found = state.ledger.query(query);
-    let applied = state.applied;
+    let (found, applied) = (state.ledger.query(query), state.applied);
     drop(state);
+    checked(found, applied, fence, shard, consistency)
+}
+
+/// As [`read`], from state that is borrowed already.
+fn read_from(
+    state: &AppliedState,
+    fence: &Fence,
+    shard: ShardId,
+    query: &Query,
+    consistency: Consistency,
+) -> Reply {
+    checked(state.ledger.query(query), state.applied, fence, shard, consistency)
+}
+
+fn checked(
+    found: Found,
+    applied: Option<LogPosition>,
+    fence: &Fence,
+    shard: ShardId,
+    consistency: Consistency,
+) -> Reply {
     let allowed = match consistency {
         Consistency::Local | Consistency::Linearizable => Ok(()),
         Consistency::Leader => fence.may_answer(applied).map(|_| ()),
@@ -293,7 +333,10 @@ pub(crate) fn read(
 
 /// Tells, of a command whose entry is decided without an answer, what applied state shows of its
 /// key: what it made, or that the key is void or another's. `None`: the key left no trace.
-pub(crate) fn receipt_of(replica: &Replica, command: &Command) -> Option<(Answer, LogPosition)> {
+pub(crate) fn receipt_of(
+    replica: &Replica,
+    command: &PackedCommand,
+) -> Option<(Answer, LogPosition)> {
     let state = replica.read();
     let applied = state.applied?;
     let foreseen = match state.ledger.foresee(command) {
@@ -304,14 +347,11 @@ pub(crate) fn receipt_of(replica: &Replica, command: &Command) -> Option<(Answer
         return Some((foreseen, applied));
     }
     // A hold that has ended since is refused by its end; what the caller asked for was granted.
-    let Command::Place(place) = command else { return None };
-    let scope = KeyScope {
-        name: place.name.clone(),
-        region: place.region.clone(),
-        buyer: place.buyer.clone(),
-        key: place.key.clone(),
-    };
-    match state.ledger.query(&Query::Receipt(scope)) {
+    let Scope::Placing(scope) = command.scope() else { return None };
+    if !command.is_place() {
+        return None;
+    }
+    match state.ledger.query(&Query::Receipt(scope.owned())) {
         Found::Receipt(Receipt::Committed(hold)) => {
             Some((Answer::Hold { hold, replayed: true }, applied))
         }
@@ -323,6 +363,9 @@ pub(crate) fn receipt_of(replica: &Replica, command: &Command) -> Option<(Answer
         | Found::Audit(_)
         | Found::Holds { .. }
         | Found::SoldOut(_)
+        | Found::Levels(_)
+        | Found::Copy(_)
+        | Found::Duties(_)
         | Found::NotFound => None,
     }
 }
@@ -330,7 +373,7 @@ pub(crate) fn receipt_of(replica: &Replica, command: &Command) -> Option<(Answer
 /// Tells whether an answer foreseen from applied state rests on a receipt of the command's own key.
 fn shows_receipt(answer: &Answer) -> bool {
     match answer {
-        Answer::Hold { .. } | Answer::Voided => true,
+        Answer::Placed(_) | Answer::Hold { .. } | Answer::Voided => true,
         Answer::Item { replayed, .. } => *replayed,
         Answer::Refused(refusal) => {
             matches!(refusal, Refusal::KeyReused { .. } | Refusal::KeyVoided)
@@ -340,29 +383,8 @@ fn shows_receipt(answer: &Answer) -> bool {
         | Answer::BucketOpen
         | Answer::Sent { .. }
         | Answer::Accepted { .. }
-        | Answer::Settled => false,
-    }
-}
-
-/// Tells whether a second copy of the command is answered by what the first has left: then it may
-/// be judged again after the first is decided. The others have no key, and what a second copy is
-/// told may be the first one's effect.
-pub(crate) fn is_keyed(command: &Command) -> bool {
-    match command {
-        Command::Place(_)
-        | Command::Extend(_)
-        | Command::Confirm(_)
-        | Command::Release(_)
-        | Command::Return(_)
-        | Command::Void(_)
-        | Command::Adjust(_) => true,
-        Command::Define(_)
-        | Command::SetMode(_)
-        | Command::Retire(_)
-        | Command::Advance
-        | Command::OpenBucket(_)
-        | Command::SendStock(_)
-        | Command::AcceptStock(_)
-        | Command::SettleStock(_) => false,
+        | Answer::Settled
+        | Answer::Copy(_)
+        | Answer::Noted => false,
     }
 }

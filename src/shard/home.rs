@@ -12,7 +12,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
-use super::ask::{Addressed, Ask, Delivery, GateLane, Stage, Stages, Ticket};
+use super::ask::{Addressed, Ask, Delivery, Enquiry, GateLane, Stage, Stages, Ticket};
 use super::desk::{Outcome, Reply};
 use super::meter::{LaneLimits, Meter};
 use crate::ledger::{PauseReason, ShardId};
@@ -63,8 +63,7 @@ struct Slot {
 #[derive(Debug)]
 struct Waiting {
     deadline: Instant,
-    stages: Stages,
-    shards: Vec<ShardId>,
+    enquiry: Arc<Enquiry>,
     replies: Vec<Option<Reply>>,
     missing: usize,
     answer: oneshot::Sender<Vec<Reply>>,
@@ -77,6 +76,13 @@ struct Slots {
     outstanding: usize,
     /// No deadline of a waiting slot is earlier: until then there is nothing to look for.
     earliest: Option<Instant>,
+}
+
+/// Where the answers to an enquiry will come, in the order of its questions.
+#[derive(Debug)]
+pub(crate) struct Sent {
+    pub(crate) enquiry: Arc<Enquiry>,
+    pub(crate) answers: oneshot::Receiver<Vec<Reply>>,
 }
 
 #[derive(Debug, Default)]
@@ -129,37 +135,42 @@ impl Home {
         self: &Arc<Home>,
         questions: Vec<Addressed>,
         deadline: Instant,
-    ) -> Option<oneshot::Receiver<Vec<Reply>>> {
+    ) -> Option<Sent> {
         let count = questions.len();
-        let stages = Stages::new(count);
-        let (answer, answered) = oneshot::channel();
-        let shards = questions.iter().map(|question| question.shard).collect();
-        let waiting = Waiting {
-            deadline,
-            stages: stages.clone(),
-            shards,
-            replies: vec![None; count],
-            missing: count,
-            answer,
-        };
-        let (slot, generation) = self.slots.lock().take(waiting)?;
-        let sent_at = runtime::now();
+        let (stages, inbox, sent_at) = (Stages::new(count), self.inbox.clone(), runtime::now());
+        let (answer, answers) = oneshot::channel();
+        let mut slots = self.slots.lock();
+        let slot = slots.reserve()?;
+        let enquiry = Arc::new(Enquiry { questions, stages, inbox, slot, sent_at });
+        let replies = std::iter::repeat_with(|| None).take(count).collect();
+        let waiting =
+            Waiting { deadline, enquiry: Arc::clone(&enquiry), replies, missing: count, answer };
+        slots.fill(slot.0, waiting);
+        drop(slots);
         let mut refused = Vec::new();
         let mut outbox = self.outbox.lock();
-        for (place, Addressed { shard, question, consistency }) in questions.into_iter().enumerate()
-        {
-            let ticket = Ticket { slot, generation, place: u32::try_from(place).unwrap_or(0) };
-            let Some(door) = self.doors.get(usize::from(shard.0)) else {
-                refused.push((ticket, reply(Outcome::Paused(PauseReason::Restoring))));
-                continue;
+        let asks = |places: std::ops::Range<u32>| {
+            places.map(|place| Ask { enquiry: Arc::clone(&enquiry), place })
+        };
+        // Questions of one shard and lane mostly stand together, and enter together.
+        let mut place = 0;
+        let kind = |asked: &Addressed| (asked.shard, GateLane::of(&asked.question));
+        for run in enquiry.questions.chunk_by(|one, next| kind(one) == kind(next)) {
+            let (shard, lane) = kind(&run[0]);
+            let behind = place + u32::try_from(run.len()).unwrap_or(u32::MAX);
+            let (entered, outcome) = match self.doors.get(usize::from(shard.0)) {
+                Some(door) => {
+                    (door.meter.enter(lane, run.len() as u64, door.lanes), Outcome::Overloaded)
+                }
+                None => (0, Outcome::Paused(PauseReason::Restoring)),
             };
-            if !door.meter.enter(GateLane::of(&question), door.lanes) {
-                refused.push((ticket, reply(Outcome::Overloaded)));
-                continue;
+            let first_out = place + u32::try_from(entered).unwrap_or(u32::MAX);
+            if entered > 0 {
+                outbox.asks.entry(shard).or_default().extend(asks(place..first_out));
             }
-            let (stages, inbox) = (stages.clone(), self.inbox.clone());
-            let ask = Ask { question, consistency, stages, ticket, inbox, sent_at };
-            outbox.asks.entry(shard).or_default().push(ask);
+            let out = asks(first_out..behind);
+            refused.extend(out.map(|ask| (ask.ticket(), reply(outcome.clone()))));
+            place = behind;
         }
         if !outbox.flush_scheduled && !outbox.asks.is_empty() {
             outbox.flush_scheduled = true;
@@ -169,7 +180,7 @@ impl Home {
         if !refused.is_empty() {
             self.deliver(refused);
         }
-        Some(answered)
+        Some(Sent { enquiry, answers })
     }
 
     /// Lets the other tasks of this turn add theirs, then sends everything, one message a shard.
@@ -190,8 +201,8 @@ impl Home {
                 };
                 let asks = error.into_inner().asks;
                 let shed = asks.into_iter().map(|ask| {
-                    door.meter.leave(GateLane::of(&ask.question));
-                    (ask.ticket, reply(outcome.clone()))
+                    door.meter.leave(ask.lane(), 1);
+                    (ask.ticket(), reply(outcome.clone()))
                 });
                 let shed: Vec<_> = shed.collect();
                 self.deliver(shed);
@@ -237,21 +248,26 @@ pub(crate) fn reply(outcome: Outcome) -> Reply {
 }
 
 impl Slots {
-    fn take(&mut self, waiting: Waiting) -> Option<(u32, u32)> {
+    /// Finds a slot for one who will wait; [`Slots::fill`] must follow.
+    fn reserve(&mut self) -> Option<(u32, u32)> {
         if self.outstanding >= OUTSTANDING_MAX {
             return None;
         }
+        let at = match self.free.pop() {
+            Some(at) => at,
+            None => {
+                self.slots.push(Slot { generation: 0, waiting: None });
+                u32::try_from(self.slots.len() - 1).ok()?
+            }
+        };
+        Some((at, self.slots[at as usize].generation))
+    }
+
+    fn fill(&mut self, at: u32, waiting: Waiting) {
         self.outstanding += 1;
         let deadline = waiting.deadline;
         self.earliest = Some(self.earliest.map_or(deadline, |earliest| earliest.min(deadline)));
-        if let Some(at) = self.free.pop() {
-            let slot = &mut self.slots[at as usize];
-            slot.waiting = Some(waiting);
-            return Some((at, slot.generation));
-        }
-        let at = u32::try_from(self.slots.len()).ok()?;
-        self.slots.push(Slot { generation: 0, waiting: Some(waiting) });
-        Some((at, 0))
+        self.slots[at as usize].waiting = Some(waiting);
     }
 
     fn answer(&mut self, ticket: Ticket, reply: Reply) {
@@ -299,9 +315,9 @@ impl Slots {
                 if waiting.replies[place].is_some() {
                     continue;
                 }
-                let shard = usize::from(waiting.shards[place].0);
+                let shard = usize::from(waiting.enquiry.questions[place].shard.0);
                 let stale = paused.get(shard).copied().unwrap_or(false);
-                let outcome = give_up_one(&waiting.stages, place, late, stale);
+                let outcome = give_up_one(&waiting.enquiry.stages, place, late, stale);
                 let Some(outcome) = outcome else { continue };
                 if let Some(door) = doors.get(shard) {
                     door.meter.gave_up(&outcome);
@@ -350,6 +366,8 @@ fn give_up_one(stages: &Stages, place: usize, late: bool, stale: bool) -> Option
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ledger::Command;
+    use crate::shard::desk::{Consistency, Question};
 
     #[test]
     fn a_queued_question_that_is_given_up_can_never_be_proposed() {
@@ -383,15 +401,20 @@ mod tests {
             assert!(!slots.is_worth_a_look(now, &[true]), "nobody waits");
             for after in [50, 30, 40] {
                 let (answer, _) = oneshot::channel();
-                let waiting = Waiting {
-                    deadline: now + Duration::from_secs(after),
+                let question = Question::from(Command::Advance);
+                let consistency = Consistency::Leader;
+                let slot = slots.reserve().expect("a slot");
+                let enquiry = Arc::new(Enquiry {
+                    questions: vec![Addressed { shard: ShardId(0), question, consistency }],
                     stages: Stages::new(1),
-                    shards: vec![ShardId(0)],
-                    replies: vec![None],
-                    missing: 1,
-                    answer,
-                };
-                slots.take(waiting).expect("a slot");
+                    inbox: Inbox { sender: mpsc::channel(1).0 },
+                    slot,
+                    sent_at: now,
+                });
+                let deadline = now + Duration::from_secs(after);
+                let waiting =
+                    Waiting { deadline, enquiry, replies: vec![None], missing: 1, answer };
+                slots.fill(slot.0, waiting);
             }
             assert!(!slots.is_worth_a_look(now, &[false]));
             assert!(slots.is_worth_a_look(now, &[true]));

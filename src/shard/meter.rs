@@ -17,7 +17,7 @@ const SECONDS: [f64; 14] = [
 const COMMANDS: [f64; 11] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0];
 
 /// Words of the refusals, in the order of [`refusal_kind`].
-const REFUSALS: [&str; 24] = [
+const REFUSALS: [&str; 28] = [
     "sold-out",
     "insufficient-stock",
     "buyer-limit",
@@ -41,6 +41,10 @@ const REFUSALS: [&str; 24] = [
     "revision-mismatch",
     "not-owner",
     "transfer-refused",
+    "under-way",
+    "not-under-way",
+    "not-answered",
+    "lower-in-steps",
     "other",
 ];
 
@@ -69,6 +73,10 @@ fn refusal_kind(refusal: &Refusal) -> usize {
         Refusal::RevisionMismatch { .. } => 20,
         Refusal::NotOwner => 21,
         Refusal::TransferRefused { .. } => 22,
+        Refusal::UnderWay { .. } => 23,
+        Refusal::NotUnderWay => 24,
+        Refusal::NotAnswered { .. } => 25,
+        Refusal::LowerInSteps => 26,
     }
 }
 
@@ -171,9 +179,9 @@ impl Meter {
         }
     }
 
-    /// Takes a place in a lane's queue, or says that there is none: placements can fill only their
-    /// part of it, the others all that placements left.
-    pub(crate) fn enter(&self, lane: GateLane, limits: LaneLimits) -> bool {
+    /// Takes places in a lane's queue for so many, and says for how many there were any: placements
+    /// can fill only their part of it, the others all that placements left.
+    pub(crate) fn enter(&self, lane: GateLane, count: u64, limits: LaneLimits) -> u64 {
         let (all, kept) = (limits.all_max as u64, limits.kept_for_finishes as u64);
         let (max, is_open) = match lane {
             GateLane::Place => {
@@ -183,15 +191,17 @@ impl Meter {
                 (all.saturating_sub(self.queued_places.load(Ordering::Acquire)).max(kept), true)
             }
         };
-        let queued = self.queued(lane);
-        if !is_open || queued.fetch_add(1, Ordering::AcqRel) >= max {
-            if is_open {
-                queued.fetch_sub(1, Ordering::AcqRel);
-            }
-            self.shed.fetch_add(1, Ordering::Relaxed);
-            return false;
-        }
-        true
+        let entered = if is_open {
+            let queued = self.queued(lane);
+            let before = queued.fetch_add(count, Ordering::AcqRel);
+            let entered = count.min(max.saturating_sub(before));
+            queued.fetch_sub(count - entered, Ordering::AcqRel);
+            entered
+        } else {
+            0
+        };
+        self.shed.fetch_add(count - entered, Ordering::Relaxed);
+        entered
     }
 
     /// Sheds new placements from now on, or takes them again.
@@ -199,9 +209,9 @@ impl Meter {
         self.sheds_places.store(sheds, Ordering::Relaxed);
     }
 
-    /// Gives a place in a lane's queue back.
-    pub(crate) fn leave(&self, lane: GateLane) {
-        self.queued(lane).fetch_sub(1, Ordering::AcqRel);
+    /// Gives places in a lane's queue back.
+    pub(crate) fn leave(&self, lane: GateLane, count: u64) {
+        self.queued(lane).fetch_sub(count, Ordering::AcqRel);
     }
 
     /// Counts a question that was not answered.
@@ -219,7 +229,7 @@ impl Meter {
     }
 
     /// Counts an answer that applied state or an entry gave.
-    pub(crate) fn answered(&self, answer: &Answer, from_memory: bool, placed: bool) {
+    pub(crate) fn answered(&self, answer: &Answer, from_memory: bool) {
         if from_memory {
             self.from_memory.fetch_add(1, Ordering::Relaxed);
         }
@@ -230,7 +240,7 @@ impl Meter {
             Answer::Hold { replayed: true, .. } | Answer::Item { replayed: true, .. } => {
                 self.replayed.fetch_add(1, Ordering::Relaxed);
             }
-            Answer::Hold { .. } if placed => {
+            Answer::Placed(_) => {
                 self.granted.fetch_add(1, Ordering::Relaxed);
             }
             Answer::Hold { .. }
@@ -241,7 +251,9 @@ impl Meter {
             | Answer::BucketOpen
             | Answer::Sent { .. }
             | Answer::Accepted { .. }
-            | Answer::Settled => {}
+            | Answer::Settled
+            | Answer::Copy(_)
+            | Answer::Noted => {}
         }
     }
 
@@ -299,8 +311,8 @@ mod tests {
 
     const LIMITS: LaneLimits = LaneLimits { all_max: 8, kept_for_finishes: 3 };
 
-    fn entered(meter: &Meter, lane: GateLane) -> usize {
-        (0..20).filter(|_| meter.enter(lane, LIMITS)).count()
+    fn entered(meter: &Meter, lane: GateLane) -> u64 {
+        (0..20).map(|_| meter.enter(lane, 1, LIMITS)).sum()
     }
 
     #[test]
@@ -308,8 +320,11 @@ mod tests {
         let meter = Meter::default();
         assert_eq!(entered(&meter, GateLane::Place), 5);
         assert_eq!(entered(&meter, GateLane::Finish), 3);
-        meter.leave(GateLane::Place);
+        meter.leave(GateLane::Place, 1);
         assert_eq!(entered(&meter, GateLane::Place), 1, "each lane gives back its own");
+        meter.leave(GateLane::Place, 3);
+        assert_eq!(meter.enter(GateLane::Place, 20, LIMITS), 3, "of many at once, as many as fit");
+        assert_eq!(entered(&meter, GateLane::Place), 0);
     }
 
     #[test]

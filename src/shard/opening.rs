@@ -93,6 +93,7 @@ pub(super) fn assemble(
         park_max: limits.park_max,
         has_released: false,
         out: Outgoing::default(),
+        left: Default::default(),
     };
     let writer_limits = WriterLimits {
         entry_bytes_max: limits.entry_bytes_max,
@@ -240,13 +241,13 @@ impl Router {
         command: Command,
         deadline: Instant,
     ) -> Reply {
-        let question = Question::Command(command);
+        let question = Question::from(command);
         let consistency = Consistency::Leader;
         let addressed = vec![Addressed { shard, question, consistency }];
-        let Some(answers) = self.home().send(addressed, deadline) else {
+        let Some(sent) = self.home().send(addressed, deadline) else {
             return reply(Outcome::Overloaded);
         };
-        let mut replies = answers.await.unwrap_or_default();
+        let mut replies = sent.answers.await.unwrap_or_default();
         replies.pop().unwrap_or_else(|| reply(Outcome::Unknown))
     }
 }

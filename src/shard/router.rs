@@ -18,7 +18,7 @@ use super::home::{Door, Home, reply};
 use super::meter::Meter;
 use super::placement::shard_of;
 use super::status::DigestStatus;
-use crate::ledger::{Answer, Command, Foreseen, NodeId, PauseReason, Query, ShardId};
+use crate::ledger::{Answer, Foreseen, NodeId, PauseReason, Query, ShardId};
 use crate::peer::{Address, Lane, Link, Network};
 use crate::raft::{Group, Replica};
 use crate::runtime::Instant;
@@ -125,79 +125,64 @@ impl Router {
         if let Some(reply) = place.recall(&question, consistency) {
             return reply;
         }
-        if place.leads_here() {
-            let here = self.here(vec![(question.clone(), consistency)], deadline).await;
-            match here.into_iter().next() {
-                Some(reply) if is_moving(&reply) => {}
-                Some(reply) => return reply,
-                None => return reply(Outcome::Unknown),
-            }
-        }
         let shard = place.door.shard;
-        let mut elsewhere =
-            self.elsewhere(shard, vec![(question, consistency)], deadline, hop).await;
-        elsewhere.pop().unwrap_or_else(|| reply(Outcome::Unknown))
+        let asked = vec![Addressed { shard, question, consistency }];
+        let mut replies = self.answer_group(shard, asked, deadline, hop).await;
+        replies.pop().unwrap_or_else(|| reply(Outcome::Unknown))
     }
 
     /// Answers many questions of one caller, densely and in order.
     pub async fn answer_all(self: Arc<Router>, requests: Vec<Request>) -> Vec<Reply> {
         let Some(first) = requests.first() else { return Vec::new() };
         let (deadline, hop) = (first.deadline, first.hop);
-        let mut replies: Vec<Option<Reply>> = vec![None; requests.len()];
-        let mut by_shard: BTreeMap<ShardId, Vec<(usize, Question, Consistency)>> = BTreeMap::new();
-        for (at, request) in requests.into_iter().enumerate() {
-            match self.place_of(&request.question) {
-                Some(place) if request.consistency == Consistency::Local => {
-                    // This node's replica, whoever leads and whether or not anybody does.
-                    replies[at] = place.recall(&request.question, Consistency::Local);
-                    if replies[at].is_none() {
-                        let asked = (at, request.question, request.consistency);
-                        by_shard.entry(place.door.shard).or_default().push(asked);
-                    }
-                }
-                Some(place) => by_shard.entry(place.door.shard).or_default().push((
-                    at,
-                    request.question,
-                    request.consistency,
-                )),
-                None => replies[at] = Some(no_such_shard()),
+        let mut replies = Replies::new(requests.len());
+        let mut by_shard: BTreeMap<ShardId, (Vec<usize>, Vec<Addressed>)> = BTreeMap::new();
+        for (at, Request { question, consistency, .. }) in requests.into_iter().enumerate() {
+            let Some(place) = self.place_of(&question) else {
+                replies.put(at, no_such_shard());
+                continue;
+            };
+            // This node's replica, whoever leads and whether or not anybody does.
+            if consistency == Consistency::Local
+                && let Some(reply) = place.recall(&question, consistency)
+            {
+                replies.put(at, reply);
+                continue;
             }
+            let shard = place.door.shard;
+            let (order, asked) = by_shard.entry(shard).or_default();
+            order.push(at);
+            asked.push(Addressed { shard, question, consistency });
         }
-        let groups = by_shard.into_iter().map(|(shard, asked)| {
+        if by_shard.len() == 1 && replies.is_empty() {
+            // Then they stand in the order in which they were asked.
+            let Some((shard, (_, asked))) = by_shard.pop_first() else { return Vec::new() };
+            return self.answer_group(shard, asked, deadline, hop).await;
+        }
+        let groups = by_shard.into_iter().map(|(shard, (order, asked))| {
             let router = Arc::clone(&self);
-            async move {
-                let (order, questions): (Vec<usize>, Vec<_>) =
-                    asked.into_iter().map(|(at, q, c)| (at, (q, c))).unzip();
-                (order, router.answer_group(shard, questions, deadline, hop).await)
-            }
+            async move { (order, router.answer_group(shard, asked, deadline, hop).await) }
         });
         for (order, answers) in futures_util::future::join_all(groups).await {
-            for (at, answer) in order.into_iter().zip(answers) {
-                replies[at] = Some(answer);
-            }
+            replies.put_all(order, answers);
         }
-        replies.into_iter().map(|one| one.unwrap_or_else(|| reply(Outcome::Unknown))).collect()
+        replies.finish()
     }
 
     async fn answer_group(
         self: &Arc<Router>,
         shard: ShardId,
-        questions: Vec<(Question, Consistency)>,
+        questions: Vec<Addressed>,
         deadline: Instant,
         hop: Hop,
     ) -> Vec<Reply> {
         if !self.places[usize::from(shard.0)].leads_here() {
             return self.elsewhere(shard, questions, deadline, hop).await;
         }
-        let mut replies = self.here(questions.clone(), deadline).await;
-        // Nothing was taken of these: leadership is on its way to another node.
-        let (order, moved): (Vec<usize>, Vec<_>) = questions
-            .into_iter()
-            .enumerate()
-            .filter(|(at, _)| replies.get(*at).is_some_and(is_moving))
-            .unzip();
+        let Here { mut replies, moved } = self.here(questions, deadline).await;
         if !moved.is_empty() {
-            let elsewhere = self.elsewhere(shard, moved, deadline, hop).await;
+            let (order, questions): (Vec<usize>, Vec<_>) = moved.into_iter().unzip();
+            let elsewhere = self.elsewhere(shard, questions, deadline, hop).await;
             for (at, reply) in order.into_iter().zip(elsewhere) {
                 replies[at] = reply;
             }
@@ -211,61 +196,68 @@ impl Router {
         questions: Vec<(Question, Consistency)>,
         deadline: Instant,
     ) -> Vec<Reply> {
-        self.here(questions, deadline).await
+        let mut replies = Replies::new(questions.len());
+        let (mut order, mut asked) = (Vec::new(), Vec::new());
+        for (at, (question, consistency)) in questions.into_iter().enumerate() {
+            match self.place_of(&question) {
+                Some(place) => {
+                    order.push(at);
+                    asked.push(Addressed { shard: place.door.shard, question, consistency });
+                }
+                None => replies.put(at, no_such_shard()),
+            }
+        }
+        replies.put_all(order, self.here(asked, deadline).await.replies);
+        replies.finish()
     }
 
-    async fn here(
-        self: &Arc<Router>,
-        questions: Vec<(Question, Consistency)>,
-        deadline: Instant,
-    ) -> Vec<Reply> {
+    async fn here(self: &Arc<Router>, questions: Vec<Addressed>, deadline: Instant) -> Here {
+        let alone = questions.len() == 1;
+        if !alone && questions.iter().all(Addressed::needs_the_shard) {
+            return self.ask_home(questions, deadline).await;
+        }
+        let mut replies = Replies::new(questions.len());
+        let (mut order, mut sent) = (Vec::new(), Vec::with_capacity(questions.len()));
+        for (at, asked) in questions.into_iter().enumerate() {
+            let place = &self.places[usize::from(asked.shard.0)];
+            match place.answer_now(&asked, alone, deadline).await {
+                Some(reply) => replies.put(at, reply),
+                None => {
+                    order.push(at);
+                    sent.push(asked);
+                }
+            }
+        }
+        if sent.is_empty() {
+            return Here { replies: replies.finish(), moved: Vec::new() };
+        }
+        let Here { replies: answers, mut moved } = self.ask_home(sent, deadline).await;
+        for (at, _) in &mut moved {
+            *at = order[*at];
+        }
+        replies.put_all(order, answers);
+        Here { replies: replies.finish(), moved }
+    }
+
+    /// Puts questions to their shards' threads.
+    async fn ask_home(self: &Arc<Router>, questions: Vec<Addressed>, deadline: Instant) -> Here {
         let count = questions.len();
-        let mut addressed = Vec::with_capacity(count);
-        let mut answered: Vec<Option<Reply>> = vec![None; count];
-        let mut order = Vec::with_capacity(count);
-        for (at, (question, consistency)) in questions.into_iter().enumerate() {
-            let Some(place) = self.place_of(&question) else {
-                answered[at] = Some(no_such_shard());
-                continue;
-            };
-            if count == 1
-                && let Some(reply) = place.recall(&question, consistency)
-            {
-                answered[at] = Some(reply);
-                continue;
-            }
-            if let Question::Query { query, .. } = &question
-                && !matches!(query, Query::Receipt(_))
-            {
-                answered[at] = Some(place.query(query, consistency, deadline).await);
-                continue;
-            }
-            if consistency == Consistency::Linearizable
-                && let Err(why) = place.group.read_index(deadline).await
-            {
-                tracing::debug!(%why, "no read index");
-                answered[at] = Some(reply(Outcome::Paused(PauseReason::QuorumLost)));
-                continue;
-            }
-            order.push(at);
-            addressed.push(Addressed { shard: place.door.shard, question, consistency });
-        }
-        if !addressed.is_empty() {
-            let replies = match self.home().send(addressed, deadline) {
-                Some(answers) => answers.await.unwrap_or_default(),
-                None => vec![reply(Outcome::Overloaded); order.len()],
-            };
-            for (at, reply) in order.into_iter().zip(replies) {
-                answered[at] = Some(reply);
-            }
-        }
-        answered.into_iter().map(|one| one.unwrap_or_else(|| reply(Outcome::Unknown))).collect()
+        let Some(sent) = self.home().send(questions, deadline) else {
+            return Here { replies: vec![reply(Outcome::Overloaded); count], moved: Vec::new() };
+        };
+        let unknown = |_| vec![reply(Outcome::Unknown); count];
+        let replies = sent.answers.await.unwrap_or_else(unknown);
+        // Nothing was taken of these: leadership is on its way to another node.
+        let moved = replies.iter().zip(&sent.enquiry.questions).enumerate();
+        let moved = moved.filter(|(_, (reply, _))| is_moving(reply));
+        let moved = moved.map(|(at, (_, asked))| (at, asked.clone())).collect();
+        Here { replies, moved }
     }
 
     async fn elsewhere(
         self: &Arc<Router>,
         shard: ShardId,
-        questions: Vec<(Question, Consistency)>,
+        questions: Vec<Addressed>,
         deadline: Instant,
         hop: Hop,
     ) -> Vec<Reply> {
@@ -290,6 +282,9 @@ impl Router {
             Hop::Forward => {
                 place.meter.forwarded(count);
                 let link = self.link(&member);
+                let questions =
+                    questions.into_iter().map(|asked| (asked.question, asked.consistency));
+                let questions = questions.collect();
                 forward(&link, questions, deadline).await
             }
         }
@@ -317,6 +312,45 @@ impl Router {
     }
 }
 
+/// Replies to many questions, put in their places as they come.
+#[derive(Debug)]
+struct Replies(Vec<Option<Reply>>);
+
+impl Replies {
+    fn new(count: usize) -> Replies {
+        Replies(std::iter::repeat_with(|| None).take(count).collect())
+    }
+
+    /// Tells whether there is none yet.
+    fn is_empty(&self) -> bool {
+        self.0.iter().all(Option::is_none)
+    }
+
+    fn put(&mut self, at: usize, reply: Reply) {
+        self.0[at] = Some(reply);
+    }
+
+    fn put_all(&mut self, order: Vec<usize>, replies: Vec<Reply>) {
+        for (at, reply) in order.into_iter().zip(replies) {
+            self.put(at, reply);
+        }
+    }
+
+    /// What has no reply by now is unknown.
+    fn finish(self) -> Vec<Reply> {
+        let lost = || reply(Outcome::Unknown);
+        self.0.into_iter().map(|one| one.unwrap_or_else(lost)).collect()
+    }
+}
+
+/// What this node made of the questions that it was asked.
+#[derive(Debug)]
+struct Here {
+    replies: Vec<Reply>,
+    /// Those of which nothing was taken because leadership moves, with their places.
+    moved: Vec<(usize, Addressed)>,
+}
+
 fn is_moving(reply: &Reply) -> bool {
     matches!(reply.outcome, Outcome::Paused(PauseReason::Moving))
 }
@@ -339,13 +373,12 @@ impl Place {
                 let shard = self.door.shard;
                 return Some(read(&self.replica, &self.fence, shard, query, consistency));
             }
-            Question::Query { .. } => return None,
-            Question::Command(command @ Command::Place(_)) => command,
-            Question::Command(_) => return None,
+            Question::Command(command) if command.is_place() => command,
+            Question::Query { .. } | Question::Command(_) => return None,
         };
         self.fence.leadership()?;
         let state = self.replica.try_read()?;
-        let key = flight_key(&state.ledger, command)?;
+        let key = flight_key(&state.ledger, command.scope())?;
         if self.board.may_hold(key) {
             return None;
         }
@@ -353,17 +386,28 @@ impl Place {
         let applied = state.applied;
         drop(state);
         self.fence.may_answer(applied).ok()?;
-        self.meter.answered(&answer, true, true);
+        self.meter.answered(&answer, true);
         Some(stand_on(Outcome::Answered(answer), self.door.shard, applied))
     }
 
-    async fn query(&self, query: &Query, consistency: Consistency, deadline: Instant) -> Reply {
+    /// Answers what needs no turn of the shard's thread: queries other than receipts and, of a
+    /// question that came alone, what memory says. A linearizable one waits for its read index.
+    async fn answer_now(&self, asked: &Addressed, alone: bool, deadline: Instant) -> Option<Reply> {
+        let (question, consistency) = (&asked.question, asked.consistency);
+        if alone && let Some(reply) = self.recall(question, consistency) {
+            return Some(reply);
+        }
         if consistency == Consistency::Linearizable
             && let Err(why) = self.group.read_index(deadline).await
         {
             tracing::debug!(%why, "no read index");
-            return reply(Outcome::Paused(PauseReason::QuorumLost));
+            return Some(reply(Outcome::Paused(PauseReason::QuorumLost)));
         }
-        read(&self.replica, &self.fence, self.door.shard, query, consistency)
+        match question {
+            Question::Query { query: Query::Receipt(_), .. } | Question::Command(_) => None,
+            Question::Query { query, .. } => {
+                Some(read(&self.replica, &self.fence, self.door.shard, query, consistency))
+            }
+        }
     }
 }

@@ -106,7 +106,7 @@ impl Cluster {
 }
 
 fn place(key: &str) -> Question {
-    Question::Command(Command::Place(Place {
+    Question::from(Command::Place(Place {
         name: item(1),
         region: None,
         buyer: None,
@@ -123,6 +123,7 @@ fn availability() -> Question {
 
 fn held(reply: Reply) -> HoldId {
     match reply.outcome {
+        Outcome::Answered(Answer::Placed(placed)) => placed.id,
         Outcome::Answered(Answer::Hold { hold, .. }) => hold.id,
         other => panic!("no hold: {other:?}"),
     }
@@ -310,12 +311,13 @@ fn a_thread_whose_runtime_ended_gets_a_home_that_is_heard() {
     });
     assert!(alone.home_is_gone());
     run(async {
-        let command = Question::Command(Command::Advance);
+        let command = Question::from(Command::Advance);
         let consistency = Consistency::Leader;
         let asked = Addressed { shard: ShardId(0), question: command, consistency };
-        let answers = alone.home().send(vec![asked], runtime::now() + LONG).expect("a slot");
+        let sent = alone.home().send(vec![asked], runtime::now() + LONG).expect("a slot");
         // The shard's own runtime has ended too, so that is all there is to say.
-        let replies = runtime::timeout(LONG, answers).await.expect("in time").expect("an answer");
+        let replies =
+            runtime::timeout(LONG, sent.answers).await.expect("in time").expect("an answer");
         assert_eq!(replies[0].outcome, Outcome::Paused(PauseReason::Restoring));
     });
 }

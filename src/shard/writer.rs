@@ -14,11 +14,11 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use super::ask::{Ask, Delivery, GateLane};
-use super::desk::{Outcome, Question};
-use super::gate::{Admitted, Gate, is_keyed, receipt_of, stand_on};
+use super::desk::Outcome;
+use super::gate::{Admitted, Gate, receipt_of, stand_on};
 use super::home::reply;
 use super::ledger_time::StampSource;
-use crate::ledger::{Command, LeaderId, PauseReason, UnixMs};
+use crate::ledger::{LeaderId, PauseReason, UnixMs};
 use crate::raft::{Applied, EntryBuilder, Group, Payload, ProposeError};
 use crate::runtime::{self, Instant};
 
@@ -130,7 +130,7 @@ impl Writer {
         self.resolve_limbo();
         self.look_at_health();
         let (now, age_max) = (runtime::now(), self.limits.queue_age_max);
-        self.gate.shed_old(|ask| now > ask.sent_at && now - ask.sent_at > age_max);
+        self.gate.shed_old(|ask| now > ask.sent_at() && now - ask.sent_at() > age_max);
         loop {
             self.gate.unpark();
             match self.propose().await {
@@ -141,7 +141,7 @@ impl Writer {
             }
         }
         self.gate.meter.depth(self.gate.flights.len(), self.gate.parked.len());
-        self.gate.out.flush();
+        self.gate.send_home();
     }
 
     fn is_waiting(&self) -> bool {
@@ -152,9 +152,7 @@ impl Writer {
     }
 
     fn receive(&mut self, delivery: Delivery) {
-        for ask in delivery.asks {
-            self.gate.take(ask);
-        }
+        self.gate.take_all(delivery.asks);
     }
 
     /// Turns away what is queued when nothing can be granted here.
@@ -226,10 +224,7 @@ impl Writer {
             }
             let queue = self.gate.queue(lane);
             let Some(next) = queue.front() else { return };
-            let Question::Command(command) = &next.ask.question else {
-                unreachable!("only commands are admitted");
-            };
-            if !builder.push(command) {
+            if !builder.push(next.ask.command()) {
                 return;
             }
             let Some(next) = queue.pop_front() else { return };
@@ -237,7 +232,7 @@ impl Writer {
                 commands.push(next);
             } else {
                 builder.pop();
-                self.gate.meter.leave(lane);
+                self.gate.leave(lane);
                 self.gate.settle(&next.claim);
             }
         }
@@ -264,7 +259,7 @@ impl Writer {
                     // Definitely not taken, and not asked again here: openraft can refuse entries
                     // while this node still leads and its quorum is fresh (seed 1097 of
                     // tests/simulation.rs spun between the gate and openraft).
-                    self.gate.answer(ask, reply(Outcome::Paused(PauseReason::Moving)));
+                    self.gate.answer(&ask, reply(Outcome::Paused(PauseReason::Moving)));
                     self.gate.settle(&claim);
                 }
             }
@@ -282,14 +277,13 @@ impl Writer {
             // One answer a command, in order, by the ledger's contract.
             let outcome = match answers.next() {
                 Some(answer) => {
-                    let placed = matches!(&ask.question, Question::Command(Command::Place(_)));
-                    self.gate.meter.answered(&answer, false, placed);
+                    self.gate.meter.answered(&answer, false);
                     Outcome::Answered(answer)
                 }
                 None => Outcome::Unknown,
             };
             let reply = stand_on(outcome, self.gate.shard, Some(applied.position));
-            self.gate.answer(ask, reply);
+            self.gate.answer(&ask, reply);
             self.gate.settle(&claim);
         }
     }
@@ -303,27 +297,24 @@ impl Writer {
         while let Some(at) = self.flying.iter().position(is_decided) {
             let Some(entry) = self.flying.remove(at) else { return };
             for Admitted { ask, claim } in entry.commands {
-                self.answer_from_receipt(ask);
+                self.answer_from_receipt(&ask);
                 self.gate.settle(&claim);
             }
         }
     }
 
-    fn answer_from_receipt(&mut self, ask: Ask) {
-        let Question::Command(command) = &ask.question else {
-            unreachable!("only commands are proposed");
-        };
+    fn answer_from_receipt(&mut self, ask: &Ask) {
+        let command = ask.command();
         match receipt_of(self.group.replica(), command) {
             Some((answer, position)) => {
-                let placed = matches!(command, Command::Place(_));
-                self.gate.meter.answered(&answer, false, placed);
+                self.gate.meter.answered(&answer, false);
                 let outcome = Outcome::Answered(answer);
                 let reply = stand_on(outcome, self.gate.shard, Some(position));
                 self.gate.answer(ask, reply);
             }
             // Its entry is not in the log or changed nothing, and it never will: nothing was taken.
             // Another leadership answers it, this one's successor here or elsewhere.
-            None if is_keyed(command) => {
+            None if command.is_keyed() => {
                 self.gate.answer(ask, reply(Outcome::Paused(PauseReason::Moving)));
             }
             // Without a key it may still have changed something.

@@ -221,7 +221,7 @@ impl World {
         let name = line.values.get("item").copied().unwrap_or("shop/x");
         let (tenant, item) = name.split_once('/').ok_or("an item is tenant/item")?;
         let name = ItemName { tenant: tenant.to_string(), item: item.to_string() };
-        let home = usize::from(home_shard(&name, self.settings.shards).0);
+        let home = usize::from(home_shard(name.borrowed(), self.settings.shards).0);
         self.on = match line.place(0)? {
             "home" => home,
             "away" => (home + 1) % self.shards.len(),
@@ -247,7 +247,7 @@ impl World {
         };
         shard.index += 1;
         let batch = Batch { stamp: self.at, commands };
-        let answers = shard.ledger.apply(LogIndex(shard.index), &batch);
+        let answers = batch.shown(shard.ledger.apply(LogIndex(shard.index), &batch));
         assert_eq!(answers.len(), batch.commands.len(), "answered one for one");
         match &foreseen {
             Some(Foreseen::Answer(known)) => assert_eq!(known, &answers[0], "foreseen otherwise"),

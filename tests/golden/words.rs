@@ -4,8 +4,8 @@
 //! wording of a rule, the log index of a hold's last change, the bits of a hold's id.
 
 use holdfast::ledger::{
-    Answer, Audit, Availability, BucketAudit, Demand, Foreseen, Found, HoldId, HoldState, HoldView,
-    ItemView, Mode, Receipt, Refusal, SoldOutItem, UnixMs,
+    Answer, Audit, Availability, BucketAudit, Configure, CopyState, Demand, Duty, Foreseen, Found,
+    HoldId, HoldState, HoldView, ItemView, Levels, Mode, Receipt, Refusal, SoldOutItem, UnixMs,
 };
 
 /// How a script calls a hold.
@@ -14,6 +14,7 @@ pub(crate) type Naming<'a> = &'a dyn Fn(&HoldId) -> String;
 /// Returns an answer as a script writes it.
 pub(crate) fn answer(answer: &Answer, name: Naming) -> String {
     match answer {
+        Answer::Placed(_) => unreachable!("shown with its placement"),
         Answer::Hold { hold, replayed } => view(hold, name) + replay_mark(*replayed),
         Answer::Item { item, created, replayed } => {
             item_view(item) + if *created { " created" } else { "" } + replay_mark(*replayed)
@@ -25,6 +26,12 @@ pub(crate) fn answer(answer: &Answer, name: Naming) -> String {
         Answer::Sent { sent, floor_sent } => format!("sent S={sent} F={floor_sent}"),
         Answer::Accepted { accepted } => format!("accepted R={accepted}"),
         Answer::Settled => "settled".to_string(),
+        Answer::Copy(CopyState::Erased) => "copy erased".to_string(),
+        Answer::Copy(CopyState::Applied { revision, mode: is, held, broken }) => {
+            let broken = if *broken { " INVARIANT-BROKEN" } else { "" };
+            format!("copy revision={revision} {} held={held}{broken}", mode(*is))
+        }
+        Answer::Noted => "noted".to_string(),
         Answer::Refused(refusal) => format!("refused {}", refused(refusal, name)),
     }
 }
@@ -69,6 +76,15 @@ fn refused(refusal: &Refusal, name: Naming) -> String {
         Refusal::RevisionMismatch { revision: _ } => "revision-mismatch".to_string(),
         Refusal::NotOwner => "not-owner".to_string(),
         Refusal::TransferRefused { rule: _ } => "transfer-refused".to_string(),
+        Refusal::UnderWay { operation } => {
+            format!("under-way operation={operation:?}").to_lowercase()
+        }
+        Refusal::NotUnderWay => "not-under-way".to_string(),
+        Refusal::NotAnswered { shards } => {
+            let shards: Vec<String> = shards.iter().map(ToString::to_string).collect();
+            format!("not-answered shards={}", shards.join(","))
+        }
+        Refusal::LowerInSteps => "lower-in-steps".to_string(),
     }
 }
 
@@ -141,7 +157,71 @@ pub(crate) fn found(found: &Found, name: Naming) -> Vec<String> {
             lines
         }
         Found::SoldOut(items) => items.iter().map(sold_out).collect(),
+        Found::Levels(levels) => levels_lines(levels),
+        Found::Copy(image) => vec![copy_image(image)],
+        Found::Duties(duties) => duties.iter().map(duty).collect(),
         Found::NotFound => vec!["not-found".to_string()],
+    }
+}
+
+fn levels_lines(levels: &Levels) -> Vec<String> {
+    let home = match (levels.total, levels.layout_version) {
+        (Some(total), Some(version)) => format!(" total={total} layout={version}"),
+        _ => String::new(),
+    };
+    let head = format!("revision={} {}{home}", levels.revision, mode(levels.mode));
+    let mut lines = vec![head];
+    for b in &levels.buckets {
+        let mut line = format!(
+            "bucket {} region {}: free={} lendable={} held={} sold={} floor={} credits={}",
+            b.bucket, b.region, b.free, b.lendable, b.held, b.sold, b.floor, b.credits
+        );
+        if b.earmarked > 0 {
+            line += &format!(" earmarked={}", b.earmarked);
+        }
+        if !b.is_settled() {
+            line += &format!(" in_transit={}", b.in_transit);
+        }
+        for p in &b.pairs {
+            line += &format!("; with {}: S={} A={} R={}", p.peer, p.sent, p.acked, p.accepted);
+            if p.floor_sent + p.floor_accepted > 0 {
+                line += &format!(" F={} RF={}", p.floor_sent, p.floor_accepted);
+            }
+        }
+        lines.push(line);
+    }
+    lines
+}
+
+fn copy_image(image: &Configure) -> String {
+    let regions = image.regions.iter().map(|region| {
+        let marks = if region.closed { " closed" } else { "" };
+        format!("{}/{}{marks}", region.name, region.floor)
+    });
+    let regions: Vec<String> = regions.collect();
+    let buckets = image.layout.iter().map(|b| format!("{}:{}", b.bucket, b.region));
+    let buckets: Vec<String> = buckets.collect();
+    format!(
+        "image revision={} {} regions {} buckets {}",
+        image.revision,
+        mode(image.mode),
+        regions.join(", "),
+        buckets.join(" ")
+    )
+}
+
+fn duty(duty: &Duty) -> String {
+    match duty {
+        Duty::Deliver { accept, shard: _ } => format!(
+            "deliver from={} to={} S={} F={}",
+            accept.from, accept.to.bucket, accept.sent, accept.floor_sent
+        ),
+        Duty::Configure { shard: _, configure } => copy_image(configure),
+        Duty::Erase { .. } => "erase".to_string(),
+        Duty::Lower { begun, earmarked, needed, .. } => {
+            format!("lower key={} earmarked={earmarked} needed={needed}", begun.key)
+        }
+        Duty::Delete { held, .. } => format!("delete held={held}"),
     }
 }
 
@@ -157,14 +237,15 @@ fn availability(stock: &Availability) -> Vec<String> {
         .iter()
         .map(|b| {
             format!(
-                "{} {} bucket {}: available={} held={} sold={} in_transit={} total={total}",
+                "{} {} bucket {}: available={} held={} sold={} in_transit={} total={total}{}",
                 mode(stock.mode),
                 b.region,
                 b.bucket,
                 b.available,
                 b.held,
                 b.sold,
-                b.in_transit_out
+                b.in_transit_out,
+                if b.earmarked > 0 { format!(" earmarked={}", b.earmarked) } else { String::new() }
             )
         })
         .collect()

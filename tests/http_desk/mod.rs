@@ -11,8 +11,8 @@ use axum::{Router, http};
 use futures_util::future::BoxFuture;
 use holdfast::http::{Front, Limits, router};
 use holdfast::ledger::{
-    Answer, Batch, Command, CommitPoint, LeaderId, Ledger, LogIndex, NodeId, Settings, ShardId,
-    UnixMs,
+    Answer, BatchOf, CommandOf, CommitPoint, LeaderId, Ledger, LogIndex, NodeId, Place, Placement,
+    Settings, ShardId, UnixMs,
 };
 use holdfast::shard::{
     Adopt, Adopted, Consistency, Desk, Hop, MemberSpec, NodeStatus, Outcome, Question, Reply,
@@ -103,7 +103,7 @@ impl LedgerDesk {
     pub fn pass(&self, ms: u64) {
         let mut state = self.state();
         state.now = UnixMs(state.now.0 + ms);
-        state.apply(Command::Advance);
+        state.apply(CommandOf::<Place>::Advance);
     }
 
     /// The next question gets this answer, and nothing is done.
@@ -150,9 +150,9 @@ impl LedgerDesk {
 }
 
 impl State {
-    fn apply(&mut self, command: Command) -> Answer {
+    fn apply<P: Placement>(&mut self, command: CommandOf<P>) -> Answer {
         self.index += 1;
-        let batch = Batch { stamp: self.now, commands: vec![command] };
+        let batch = BatchOf { stamp: self.now, commands: vec![command] };
         let mut answers = self.ledger.apply(LogIndex(self.index), &batch);
         assert_eq!(answers.len(), 1, "one answer for each command");
         answers.remove(0)

@@ -46,7 +46,7 @@ impl Crowd {
     fn entry(&mut self, at: u64, commands: Vec<Command>) -> Vec<Answer> {
         self.index += 1;
         let batch = Batch { stamp: UnixMs(at), commands };
-        self.ledger.apply(LogIndex(self.index), &batch)
+        batch.shown(self.ledger.apply(LogIndex(self.index), &batch))
     }
 
     fn place(&self, key: String, quantity: u64, ttl: u64) -> Command {

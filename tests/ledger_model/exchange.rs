@@ -70,7 +70,7 @@ impl Exchange {
     fn open() -> Exchange {
         let settings = Settings { sweep_max: 1, ..laws::settings(2) };
         let name = ItemName { tenant: "t".into(), item: "x".into() };
-        let home = home_shard(&name, 2);
+        let home = home_shard(name.borrowed(), 2);
         let ids = [home, ShardId(1 - home.0)];
         let shards = ids.map(|id| (id, Ledger::new(id, settings.clone())));
         let mut exchange = Exchange {
@@ -234,8 +234,8 @@ impl Exchange {
                 reference: None,
             }),
         );
-        if let Answer::Hold { hold, replayed: false } = answer {
-            return self.holds.push((shard, hold.id));
+        if let Answer::Placed(placed) = answer {
+            return self.holds.push((shard, placed.id));
         }
         let short = matches!(
             answer,

@@ -282,7 +282,19 @@ fn aim(command: &mut Command, guess: &Guess, holds: &[HoldId]) {
         | Command::OpenBucket(_)
         | Command::SendStock(_)
         | Command::AcceptStock(_)
-        | Command::SettleStock(_) => {}
+        | Command::SettleStock(_)
+        | Command::DefineSpread(_)
+        | Command::SetLayout(_)
+        | Command::Configure(_)
+        | Command::CopyAnswered(_)
+        | Command::EraseCopy(_)
+        | Command::LowerBegin(_)
+        | Command::LowerCommit(_)
+        | Command::LowerAbort(_)
+        | Command::DeleteBegin(_)
+        | Command::DeleteAbort(_)
+        | Command::DeleteCommit(_)
+        | Command::MoveStock(_) => {}
     }
 }
 
@@ -305,7 +317,7 @@ pub(crate) fn run(shots: &[Shot], forged: bool) -> u64 {
         let time_goes_on = stamp.0 < 1 << 63;
         let foreseen = (shot.wait == 0 && time_goes_on).then(|| ledger.foresee(&command));
         let batch = Batch { stamp, commands: vec![command] };
-        let answers = ledger.apply(LogIndex(at as u64 + 1), &batch);
+        let answers = batch.shown(ledger.apply(LogIndex(at as u64 + 1), &batch));
         assert_eq!(answers.len(), 1);
         if let Some(Foreseen::Answer(known)) = foreseen {
             assert_eq!(known, answers[0], "foreseen otherwise: {batch:?}");

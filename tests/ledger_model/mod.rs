@@ -7,6 +7,7 @@
 
 use holdfast::ledger::*;
 
+pub(crate) mod buckets;
 pub(crate) mod crowds;
 pub(crate) mod exchange;
 pub(crate) mod hostile;
@@ -82,7 +83,19 @@ impl Model {
             Command::OpenBucket(_)
             | Command::SendStock(_)
             | Command::AcceptStock(_)
-            | Command::SettleStock(_) => unreachable!("not modelled"),
+            | Command::SettleStock(_)
+            | Command::DefineSpread(_)
+            | Command::SetLayout(_)
+            | Command::Configure(_)
+            | Command::CopyAnswered(_)
+            | Command::EraseCopy(_)
+            | Command::LowerBegin(_)
+            | Command::LowerCommit(_)
+            | Command::LowerAbort(_)
+            | Command::DeleteBegin(_)
+            | Command::DeleteAbort(_)
+            | Command::DeleteCommit(_)
+            | Command::MoveStock(_) => unreachable!("not modelled"),
         };
         said.unwrap_or_else(|refused| refused)
     }
@@ -119,6 +132,9 @@ impl Model {
                 }
                 (Change::Set { .. }, _) => "set_total",
                 (Change::Raise(_) | Change::Lower(_), _) => "delta",
+                (Change::RaiseIn { .. } | Change::LowerIn { .. }, _) => {
+                    unreachable!("not modelled")
+                }
             };
             return no(&format!("key-reused field={field}"));
         }
@@ -126,6 +142,7 @@ impl Model {
         let target = match adjust.change {
             Change::Raise(units) => total + i128::from(units),
             Change::Lower(units) => total - i128::from(units),
+            Change::RaiseIn { .. } | Change::LowerIn { .. } => unreachable!("not modelled"),
             Change::Set { total, if_revision } => {
                 if !self.revisions.contains(&(item.number, if_revision, item.changes)) {
                     return no("revision-mismatch");

@@ -249,6 +249,7 @@ impl World {
         assert_eq!(answers, again, "two ledgers answer one entry alike");
         assert_eq!(self.first.digest(), self.second.digest(), "and have one digest");
         assert_eq!(answers.len(), batch.commands.len());
+        let answers = batch.shown(answers);
         match lone {
             Some(Foreseen::Answer(known)) => assert_eq!(known, answers[0], "foreseen otherwise"),
             Some(Foreseen::Admit(_)) => {

@@ -124,7 +124,7 @@ impl Bench {
         // Ctrl-C ends whatever goes on; a cluster of its own is stopped on the way out.
         tokio::select! {
             done = self.measure(&reach) => done,
-            stopped = told_to_stop(false) => {
+            stopped = told_to_stop() => {
                 Err(Failure::Unavailable(format!("{}: the run was given up", stopped?)))
             }
         }

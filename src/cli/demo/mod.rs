@@ -56,7 +56,7 @@ impl Demo {
         // Ctrl-C ends whatever goes on; the cluster is stopped on the way out.
         tokio::select! {
             done = self.show(&reach, voice) => done,
-            stopped = serve::told_to_stop(false) => stopped.map(|why| voice.say(why)),
+            stopped = serve::told_to_stop() => stopped.map(|why| voice.say(why)),
         }
     }
 
@@ -87,7 +87,7 @@ impl Demo {
             return cluster.stop().await;
         }
         voice.say(&hints(&cluster.urls()[0], &told.item));
-        let why = serve::told_to_stop(false).await?;
+        let why = serve::told_to_stop().await?;
         voice.say(&format!("{why}: stopping"));
         cluster.stop().await
     }
