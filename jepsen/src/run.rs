@@ -27,7 +27,7 @@ use crate::room::Room;
 use crate::timeline;
 use crate::verdict::{self, FaultCount, Judgement};
 use crate::worker::{Shop, Unsettled, Worker};
-use crate::workload::Workload;
+use crate::workload::{NOT_YET, Workload};
 
 /// What a client tells the nodes that it waits for, in ms.
 const PATIENCE_MS: u64 = 900;
@@ -227,6 +227,14 @@ async fn offered(
     skipped: &mut Vec<String>,
 ) -> Vec<(Workload, u64)> {
     let mut rooms = Vec::new();
+    let contract = worker.contract().await;
+    for (name, path) in NOT_YET {
+        let why = match contract.contains(&format!("\"{path}\"")) {
+            true => "Holdfast has the call, but the suite does not use it yet",
+            false => "this version of Holdfast has no such call",
+        };
+        skipped.push(format!("workload {name}: {why}"));
+    }
     for (workload, clients) in &order.profile.rooms {
         if workload.is_spread() {
             let asked = workload.definition(format!("offered-{}", workload.name()), 0);

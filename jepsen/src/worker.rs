@@ -95,6 +95,17 @@ impl Worker {
         self.dice.between(1, self.caller.nodes() as u64)
     }
 
+    /// The text of the OpenAPI document; empty when no node gives it.
+    pub(crate) async fn contract(&mut self) -> String {
+        let request = crate::client::Request::get("/openapi.json");
+        for node in 1..=self.caller.nodes() as u64 {
+            if let Ok(answer) = self.caller.ask(node, &request, self.patience).await {
+                return answer.text;
+            }
+        }
+        String::new()
+    }
+
     /// Pauses between 0 and twice `mean`.
     pub(crate) async fn idle(&mut self, mean: Duration) {
         let ms = u64::try_from(mean.as_millis()).unwrap_or(u64::MAX / 4);

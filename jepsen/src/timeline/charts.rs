@@ -8,6 +8,9 @@ use super::series::{Series, Served, Stretch};
 /// The width of the drawing and of its left margin.
 const WIDTH: f64 = 1_400.0;
 const LEFT: f64 = 92.0;
+/// How operations end, with the colour of each.
+const OUTCOMES: [(&str, &str); 4] =
+    [("#58a55c", "ok"), ("#7f9cc0", "refused"), ("#b9b9c4", "turned away"), ("#e0602e", "unknown")];
 /// So many times as many decided as undecided is nearly all.
 const MOSTLY: u64 = 9;
 /// The height of a lane.
@@ -82,6 +85,10 @@ fn legend(page: &mut String) {
         ("data at rest", "wipe"),
     ] {
         let _ = write!(page, "<span style=\"color:{}\">&#9632;</span> {words} ", colour(fault));
+    }
+    page.push_str("&middot; Operations: ");
+    for (fill, word) in OUTCOMES {
+        let _ = write!(page, "<span style=\"color:{fill}\">&#9632;</span> {word} ");
     }
     page.push_str("&middot; hover over anything for its figures.</p>\n");
 }
@@ -186,23 +193,21 @@ impl Chart<'_> {
         );
         let sum = |s: &super::series::Slice| s.ok + s.refused + s.turned_away + s.unknown;
         let seconds = float(self.series.slice) / 1e9;
-        // The final reads come as fast as they can: they would flatten all the rest.
-        let last = self.series.final_from.unwrap_or(self.series.end) / self.series.slice;
-        let last = usize::try_from(last).unwrap_or(usize::MAX);
-        let before = self.series.slices.iter().take(last.max(1));
-        let most = before.map(sum).max().unwrap_or(1).max(1);
+        // The race and the final reads come as fast as they can: they would flatten all the rest.
+        let mut sums: Vec<u64> = self.series.slices.iter().map(sum).collect();
+        sums.sort_unstable();
+        let usual = sums.get(sums.len() * 95 / 100).copied().unwrap_or(1);
+        let most = (usual + usual / 4).max(1);
         let top = float(most) / seconds;
         for (at, slice) in self.series.slices.iter().enumerate() {
             let from = self.x(at as u64 * self.series.slice);
             let to = self.x((at as u64 + 1) * self.series.slice) - 0.5;
             let mut y = self.y + HEIGHT;
-            let parts = [
-                (slice.ok, "#58a55c", "ok"),
-                (slice.refused, "#7f9cc0", "refused"),
-                (slice.turned_away, "#b9b9c4", "turned away"),
-                (slice.unknown, "#e0602e", "unknown"),
-            ];
-            for (count, fill, word) in parts.into_iter().filter(|(count, _, _)| *count > 0) {
+            let counts = [slice.ok, slice.refused, slice.turned_away, slice.unknown];
+            for (count, (fill, word)) in counts.into_iter().zip(OUTCOMES) {
+                if count == 0 {
+                    continue;
+                }
                 let room = (y - self.y).max(0.0);
                 let height = (HEIGHT * float(count) / float(most)).max(1.0).min(room);
                 y -= height;
