@@ -3,10 +3,10 @@
 
 CARGO ?= cargo
 .DEFAULT_GOAL := help
-.PHONY: help build fmt fix lint test sim tidy docs verify demo bench generated
+.PHONY: help build fmt fix lint test sim jepsen-fast tidy docs verify demo bench generated
 
 help: ## say what can be made
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 build: ## build the release binary
 	$(CARGO) build --release --workspace
@@ -35,6 +35,11 @@ ifneq ($(wildcard tests/simulation.rs),)
 else
 	@echo "tests/simulation.rs is not there yet: nothing to simulate"
 endif
+
+# Real processes, partitions, power cuts: see jepsen/README.md for what the machine must have.
+jepsen-fast: ## break a cluster on purpose for four minutes and judge it; ARGS="…" is passed on
+	$(CARGO) build --release --workspace
+	$(CARGO) run --release --package holdfast-jepsen -- run --profile fast $(ARGS)
 
 tidy: ## check the house rules only: imports, names, sizes, banned calls
 	$(CARGO) test --package holdfast --test tidy

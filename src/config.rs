@@ -24,7 +24,7 @@ pub use keys::{
     Batch, Checkpoint, Cluster, Config, Http, Log, LogOutput, Memory, Node, Peer, Raft,
 };
 use keys::{KEYS, Key, SECTIONS};
-pub use rule::{LogFormat, LogLevel};
+pub use rule::{LogFormat, LogLevel, Switch};
 use rule::{Rule, Value};
 
 /// The prefix of every variable of the environment that Holdfast reads.

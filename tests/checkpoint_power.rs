@@ -17,22 +17,27 @@ fn call(program: &str, arguments: &[&str]) {
     assert!(status.success(), "{program} {arguments:?}: {status}");
 }
 
+/// Tells whether a program succeeds; says nothing.
+fn quiet(program: &str, arguments: &[&std::ffi::OsStr]) -> bool {
+    let done = Command::new(program).args(arguments).output();
+    done.is_ok_and(|output| output.status.success())
+}
+
 /// Tells whether an image can be made and mounted here.
 fn can_mount() -> bool {
     let temp = tempfile::tempdir().expect("a directory");
     let image = temp.path().join("image");
     let file = fs::File::create(&image).expect("creates");
     file.set_len(8 << 20).expect("grows");
-    let quiet = |program: &str, arguments: &[&std::ffi::OsStr]| {
-        let done = Command::new(program).args(arguments).output();
-        done.is_ok_and(|output| output.status.success())
-    };
     let at = temp.path().join("disk");
     fs::create_dir_all(&at).expect("makes");
     quiet("mkfs.ext4", &["-q".as_ref(), image.as_os_str()])
         && quiet("mount", &["-o".as_ref(), "loop".as_ref(), image.as_os_str(), at.as_os_str()])
         && quiet("umount", &["-l".as_ref(), at.as_os_str()])
 }
+
+/// How often a copy of the disk is tried.
+const ATTEMPTS_MAX: usize = 100;
 
 /// An image that is mounted until this is dropped.
 struct Mount(PathBuf);
@@ -57,10 +62,27 @@ async fn open(at: &Path) -> Checkpoints {
     Checkpoints::open(std::sync::Arc::new(store), origin(), desk).await.expect("opens")
 }
 
+/// Copies a disk that is in use as it is at one moment. The system writes to it whenever it likes,
+/// and a copy takes a while: one that has bytes of different moments is no disk after a power cut.
+/// Two copies in a row that are the same have those of the moment between them.
+fn photograph(image: &Path, dir: &Path) -> PathBuf {
+    let (first, second) = (dir.join("copy"), dir.join("copy-again"));
+    let copy = |to: &Path| {
+        call("cp", &["--sparse=always", &image.to_string_lossy(), &to.to_string_lossy()]);
+    };
+    for _ in 0..ATTEMPTS_MAX {
+        copy(&first);
+        copy(&second);
+        if quiet("cmp", &["-s".as_ref(), first.as_os_str(), second.as_os_str()]) {
+            return first;
+        }
+    }
+    panic!("the disk was written to all the time")
+}
+
 /// Cuts the power now, starts from what is left, and says what was found.
 async fn after_power_cut(image: &Path, dir: &Path, expected: &Book, what: &str) {
-    let copy = dir.join("copy");
-    call("cp", &["--sparse=always", &image.to_string_lossy(), &copy.to_string_lossy()]);
+    let copy = photograph(image, dir);
     let mount = Mount::of(&copy, dir.join("after"));
     let checkpoints = open(&mount.0).await;
     let (_, header, pages) = start(&checkpoints).await.unwrap_or_else(|| panic!("{what}"));

@@ -56,7 +56,9 @@ fn run(seed: u64) -> Verdict {
     life::take_panics();
     let world = runtime.block_on(async {
         let world = World::new(plan);
-        let books = Arc::new(Mutex::new(Books::default()));
+        let spread = (0..).zip(&world.plan.items).filter(|(_, item)| item.buckets > 1);
+        let spread = spread.map(|(at, _)| at).collect();
+        let books = Arc::new(Mutex::new(Books { spread, ..Books::default() }));
         if let Err(law) = play(&world, &books).await {
             world.broken(law);
         }

@@ -16,7 +16,9 @@ pub struct PutItem {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, minimum = 0, maximum = 9_007_199_254_740_991_i64)]
     pub total: Option<u64>,
-    /// Over how many buckets the default region is spread. 1 in this version.
+    /// Over how many buckets, on as many shards, the item is spread, each selling a share of it; 1
+    /// when absent. Fixed at creation, at most the cluster's shards. Given for each region when there
+    /// are `regions`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, minimum = 1)]
     pub buckets: Option<u16>,
@@ -53,7 +55,7 @@ pub struct RegionSpec {
     #[serde(default)]
     #[schema(minimum = 0, maximum = 9_007_199_254_740_991_i64)]
     pub floor: u64,
-    /// Over how many buckets it is spread; 1 when absent. 1 in this version.
+    /// Over how many buckets it is spread; when absent, as many as it has, 1 for a new one.
     #[serde(default = "one")]
     #[schema(minimum = 1)]
     pub buckets: u16,
@@ -113,6 +115,10 @@ pub struct AdjustItem {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, minimum = 0, maximum = 9_007_199_254_740_991_i64)]
     pub set_total: Option<u64>,
+    /// The region whose quota changes with the total; with `delta` only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, min_length = 1, max_length = 128)]
+    pub region: Option<String>,
     /// Why, at most 256 bytes; required with `delta`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, min_length = 1, max_length = 256)]

@@ -8,6 +8,7 @@ mod cluster;
 mod hold;
 mod index;
 mod item;
+mod layout;
 mod problem;
 mod time;
 
@@ -15,6 +16,7 @@ pub use cluster::*;
 pub use hold::*;
 pub use index::*;
 pub use item::*;
+pub use layout::*;
 pub use problem::*;
 pub use time::*;
 

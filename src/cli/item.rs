@@ -5,7 +5,7 @@ use http::Method;
 use serde_json::{Map, Value, json};
 
 use super::output::{list_in, members, rows};
-use super::{Failure, Reach};
+use super::{Failure, Reach, layout};
 use crate::client::{Client, path_segment};
 use crate::ledger::QUANTITY_MAX;
 
@@ -30,7 +30,9 @@ pub(super) enum Item {
     /// Create an item.
     #[command(after_help = "Examples:
   holdfast item create ticket-1 --total 100
-  holdfast item create ticket-1 --total 100 --limit-per-buyer 2 --ttl-ms 600000")]
+  holdfast item create ticket-1 --total 100 --limit-per-buyer 2 --ttl-ms 600000
+  holdfast item create ticket-1 --total 10000 --buckets 4
+  holdfast item create ticket-1 --total 100 --region eu=60:10:2 --region us=40:15:2")]
     Create {
         /// The item's id.
         item: String,
@@ -38,6 +40,13 @@ pub(super) enum Item {
         #[arg(long, value_name = "UNITS", value_parser = total_units,
             allow_negative_numbers = true)]
         total: u64,
+        /// Over how many shards the item is spread, each selling a share of it.
+        #[arg(long, value_name = "N", conflicts_with = "region",
+            value_parser = clap::value_parser!(u16).range(1..))]
+        buckets: Option<u16>,
+        /// A region: its quota, its floor (0) and over how many shards it is spread (1).
+        #[arg(long, value_name = "NAME=QUOTA[:FLOOR[:BUCKETS]]", value_parser = layout::region)]
+        region: Vec<(String, Value)>,
         #[command(flatten)]
         rules: Box<Rules>,
     },
@@ -119,6 +128,8 @@ pub(super) enum Item {
         #[arg(long)]
         buckets: bool,
     },
+    #[command(flatten)]
+    Layout(layout::LayoutVerb),
     /// Show the conservation sums of one item; exits 1 when they do not hold.
     #[command(after_help = "Example:
   holdfast item audit ticket-1 && echo 'every unit is accounted for'")]
@@ -220,9 +231,15 @@ impl Item {
         let client = reach.client()?;
         let voice = reach.voice();
         let shown = match self {
-            Item::Create { item, total, rules } => {
+            Item::Create { item, total, buckets, region, rules } => {
                 let mut body = Map::new();
                 body.insert("total".to_owned(), json!(total));
+                if let Some(buckets) = buckets {
+                    body.insert("buckets".to_owned(), json!(buckets));
+                }
+                if !region.is_empty() {
+                    body.insert("regions".to_owned(), Value::Object(region.into_iter().collect()));
+                }
                 rules.write_into(&mut body);
                 put(&client, &item, body).await?
             }
@@ -252,6 +269,7 @@ impl Item {
                 let tail = format!("/availability?consistency={consistency}{detail}");
                 client.get(&path(&item, &tail)).await?.body
             }
+            Item::Layout(verb) => return verb.run(&client, voice).await,
             Item::Audit { item } => return super::audit::one(&client, voice, &item).await,
         };
         voice.data(&shown, || members(&shown));
@@ -298,7 +316,7 @@ impl Named {
     }
 }
 
-fn path(item: &str, tail: &str) -> String {
+pub(super) fn path(item: &str, tail: &str) -> String {
     format!("/v1/items/{}{tail}", path_segment(item))
 }
 

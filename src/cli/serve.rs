@@ -10,10 +10,10 @@ use tracing_subscriber::fmt;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use super::Failure;
 use super::item::pair;
 use super::output::people_watch;
-use crate::config::{Config, LogFormat, LogLevel};
+use super::{Failure, huge_pages};
+use crate::config::{Config, LogFormat, LogLevel, Switch};
 use crate::node::Node;
 
 #[derive(Debug, Args)]
@@ -40,6 +40,9 @@ impl Serve {
     pub(super) fn run(self) -> Result<(), Failure> {
         let config = Config::load(self.config.as_deref(), std::env::vars(), self.set)
             .map_err(|e| Failure::Usage(e.to_string()))?;
+        if config.memory.huge_pages == Switch::On {
+            huge_pages::ask_for_them();
+        }
         speak(&config)?;
         run_node(config, self.stop_with_stdin)
     }

@@ -249,6 +249,23 @@ impl Client {
         self.finish(ask, deadline).await
     }
 
+    /// Puts something in the place of what the caller has read at this revision.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`] as [`Client::send`].
+    pub async fn put_if_match<T: Serialize + ?Sized>(
+        &self,
+        path: &str,
+        body: &T,
+        revision: u64,
+        deadline: Instant,
+    ) -> Result<Answered, CallError> {
+        let mut ask = Ask::new(Method::PUT, path, None, Bytes::from(words::to_json(body)?));
+        ask.if_match = Some(revision);
+        self.finish(ask, deadline).await
+    }
+
     async fn finish(&self, ask: Ask, deadline: Instant) -> Result<Answered, CallError> {
         let safe = ask.method == Method::GET;
         let driven = self.drive(&ask, deadline).await;

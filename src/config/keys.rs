@@ -7,7 +7,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
-use super::rule::{LogFormat, LogLevel, Rule, Setting, Value};
+use super::rule::{LogFormat, LogLevel, Rule, Setting, Switch, Value};
 
 /// One key: how it is called, what it may be, and where it lives in a [`Config`].
 pub(super) struct Key {
@@ -212,6 +212,21 @@ keys! {
         finish_lane_percent: u16 = 25, whole(1, 90);
     }
 
+    /// Stock between the buckets of an item that is spread over several.
+    stock: Stock {
+        /// How long a placement waits at a dry bucket for stock from the others.
+        wait_ms_max: u64 = 250, whole(0, 10_000);
+        /// Placements that wait so on this node at once; more are refused at once.
+        waiters_max: usize = 4_096, whole(0, 1_000_000);
+        /// How long ago the moment may be at which nothing was free anywhere, for `sold-out`.
+        sold_out_age_ms_max: u64 = 100, whole(1, 10_000);
+        /// The least time between two looks at all buckets of one item for such a verdict.
+        collect_every_ms: u64 = 50, whole(1, 10_000);
+        /// What a bucket may have under way, in percent of the item's total: what a partition can
+        /// strand. At least one unit, and what the largest request that waits asks for.
+        transit_percent_max: u16 = 5, whole(1, 100);
+    }
+
     /// The write-ahead log, one for all shards of the node.
     log: Log {
         /// The size of one segment, written full of zeros before its use.
@@ -246,6 +261,10 @@ keys! {
         /// A pool that is touched at start, since the first touch of a page costs 2–12 µs in a
         /// virtual machine. 0 is off.
         warm_bytes: u64 = 0, whole(0, 1 << 40);
+        /// Whether memory is asked for in pages of 2 MiB where the system has them (Linux with
+        /// transparent huge pages and the GNU C library): one first touch in place of 512, and
+        /// fewer misses on the way to a hold. The process starts itself once more for it.
+        huge_pages: Switch = Switch::On, Rule::OneOf(Switch::WORDS);
     }
 
     /// What the node says on standard error.

@@ -311,6 +311,16 @@ words! {
 }
 
 words! {
+    /// Whether something is done.
+    Switch {
+        /// It is.
+        On = "on",
+        /// It is not.
+        Off = "off"
+    }
+}
+
+words! {
     /// How a node says it.
     LogFormat {
         /// Lines for people.

@@ -17,7 +17,9 @@ use super::call::Call;
 use super::count::Counts;
 use super::problem::{Failure, Said, Stamp, said};
 use super::route::Route;
-use super::{Limits, admin, batch, health, holds, items, metrics, openapi, pages, receipts, stock};
+use super::{
+    Limits, admin, batch, health, holds, items, layout, metrics, openapi, pages, receipts, stock,
+};
 use crate::api::{self, Problem, ProblemKind};
 use crate::ledger::{Answer, Command, Found, Query, ShardId};
 use crate::runtime;
@@ -142,6 +144,10 @@ impl Front {
             }
             Route::Availability => stock::availability(self, call).await,
             Route::Audit => stock::audit(self, call).await,
+            Route::ReadLayout => layout::read(self, call).await,
+            Route::PutLayout => layout::put(self, call).await,
+            Route::ListTransfers => layout::transfers(self, call).await,
+            Route::MoveStock => layout::transfer(self, call).await,
             Route::SoldOut => stock::sold_out(self, call).await,
             Route::Cluster => admin::cluster(self, call),
             Route::Digest => admin::digest(self, call),

@@ -12,11 +12,13 @@ use super::front::Front;
 use super::holds::sound;
 use super::problem::{Failure, Stamp, not_found};
 use super::route::Route;
+use super::spread::{self, Standing};
+use super::steps;
 use super::wire;
 use crate::api::{self, ProblemKind, TTL_MS_MAX, UNITS_MAX};
 use crate::ledger::{
     Adjust, Answer, Change, Command, Define, Definition, Found, HoldRules, ItemView, Mode, Query,
-    RegionPlan, Retire, SetMode, UnixMs,
+    RegionPlan, SetMode, UnixMs,
 };
 use crate::shard::Consistency;
 
@@ -39,22 +41,30 @@ pub(crate) async fn put(front: &Front, call: &Call) -> Result<Response, Failure>
     }
     let total = fields.integer("total", 0, UNITS_MAX, &mut broken);
     let buckets = fields.integer("buckets", 1, u64::from(u16::MAX), &mut broken);
-    let regions = read_regions(&mut fields, &mut broken);
+    let mut regions = read_regions(&mut fields, &mut broken);
     if buckets.is_some() && !regions.is_empty() {
         broken.add("buckets", "is given for each region when there are `regions`");
+    }
+    if let Some(buckets) = buckets.and_then(|n| u16::try_from(n).ok()).filter(|n| *n > 1)
+        && regions.is_empty()
+    {
+        let quota = quota_of(total, &mut broken);
+        let plan = RegionPlan { quota, floor: 0, buckets };
+        regions.insert(spread::DEFAULT_REGION.to_owned(), plan);
     }
     let definition = read_definition(&mut fields, &mut broken);
     fields.end(&mut broken);
     let definition = sound(Some(definition), broken)?;
-    if buckets.is_some_and(|n| n > 1) || regions.values().any(|plan| plan.buckets > 1) {
-        return Err(unbuilt("More than one bucket for a region is not built in this version."));
-    }
     let define = Define { name, total, regions, definition, if_revision };
-    let (answer, stamp) = front.change(call, Command::Define(define)).await?;
+    let (answer, stamp) = front.change(call, spread::define(front, define)?).await?;
     let Answer::Item { item, created, .. } = answer else {
         return Err(Failure::mismatch(&answer));
     };
-    let status = if created { StatusCode::CREATED } else { StatusCode::OK };
+    let (item, status) = match spread::settled(front, call, item).await? {
+        Standing::Everywhere(item) if created => (item, StatusCode::CREATED),
+        Standing::Everywhere(item) => (item, StatusCode::OK),
+        Standing::UnderWay(item) => (item, StatusCode::ACCEPTED),
+    };
     let location = format!("/v1/items/{}", percent_encode(&item.name.item));
     let mut response = item_response(status, *item, &stamp);
     if created {
@@ -65,11 +75,22 @@ pub(crate) async fn put(front: &Front, call: &Call) -> Result<Response, Failure>
     Ok(response)
 }
 
+/// The quota of an item's only region.
+fn quota_of(total: Option<u64>, broken: &mut Broken) -> u64 {
+    if total.is_none() {
+        broken.add("total", "is required with `buckets`");
+    }
+    total.unwrap_or_default()
+}
+
 fn unbuilt(words: &str) -> Failure {
     Failure::new(ProblemKind::NotImplemented, words)
 }
 
-fn read_regions(fields: &mut Fields<'_>, broken: &mut Broken) -> BTreeMap<String, RegionPlan> {
+pub(crate) fn read_regions(
+    fields: &mut Fields<'_>,
+    broken: &mut Broken,
+) -> BTreeMap<String, RegionPlan> {
     let mut regions = BTreeMap::new();
     for (name, mut region) in fields.objects("regions", broken).unwrap_or_default() {
         let quota = region.integer("quota", 0, UNITS_MAX, broken);
@@ -203,9 +224,7 @@ pub(crate) async fn adjust(front: &Front, call: &Call) -> Result<Response, Failu
     let if_match = call.if_match()?;
     let mut broken = Broken::default();
     let mut fields = call.fields(false)?;
-    if fields.has("region") {
-        return Err(unbuilt("Adjusting one region is not built in this version."));
-    }
+    let region = fields.id("region", &mut broken);
     let both = fields.has("delta") == fields.has("set_total");
     if both {
         broken.add("delta", "is given, or `set_total` is; exactly one of them");
@@ -213,6 +232,9 @@ pub(crate) async fn adjust(front: &Front, call: &Call) -> Result<Response, Failu
     let delta = fields.delta("delta", &mut broken);
     let set_total = fields.integer("set_total", 0, UNITS_MAX, &mut broken);
     let reason = fields.text("reason", REASON_BYTES_MAX, &mut broken);
+    if region.is_some() && delta.is_none() {
+        broken.add("region", "goes with `delta`");
+    }
     if delta.is_some() {
         fields.require("reason", reason.as_ref(), &mut broken);
     }
@@ -237,11 +259,12 @@ pub(crate) async fn adjust(front: &Front, call: &Call) -> Result<Response, Failu
         }
         (None, None, _) => return Err(Failure::mismatch(&"neither delta nor set_total")),
     };
-    let adjust = Adjust { name, key, change, reason: reason.unwrap_or_default().into_owned() };
-    let (answer, stamp) = front.change(call, Command::Adjust(adjust)).await?;
-    let Answer::Item { item, replayed, .. } = answer else {
-        return Err(Failure::mismatch(&answer));
+    let change = match region {
+        Some(region) => steps::in_region(front, call, &name, change, &region).await?,
+        None => change,
     };
+    let adjust = Adjust { name, key, change, reason: reason.unwrap_or_default().into_owned() };
+    let (item, replayed, stamp) = steps::adjust(front, call, adjust).await?;
     let mut response = item_response(StatusCode::OK, *item, &stamp);
     wire::mark_replayed(&mut response, replayed);
     Ok(response)
@@ -264,7 +287,13 @@ pub(crate) async fn set_mode(
     };
     let command = Command::SetMode(SetMode { name: call.item()?, mode });
     match front.change(call, command).await? {
-        (Answer::Item { item, .. }, stamp) => Ok(item_response(StatusCode::OK, *item, &stamp)),
+        (Answer::Item { item, .. }, stamp) => {
+            let (item, status) = match spread::settled(front, call, item).await? {
+                Standing::Everywhere(item) => (item, StatusCode::OK),
+                Standing::UnderWay(item) => (item, StatusCode::ACCEPTED),
+            };
+            Ok(item_response(status, *item, &stamp))
+        }
         (other, _) => Err(Failure::mismatch(&other)),
     }
 }
@@ -275,13 +304,9 @@ pub(crate) async fn delete(front: &Front, call: &Call) -> Result<Response, Failu
     nothing_in_the_body(call)?;
     let name = call.item()?;
     let item = name.item.clone();
-    match front.change(call, Command::Retire(Retire { name })).await? {
-        (Answer::Retired { item: number }, stamp) => {
-            let gone = api::DeletedItem { item, number: number.0 };
-            Ok(wire::json(StatusCode::OK, &gone, &stamp))
-        }
-        (other, _) => Err(Failure::mismatch(&other)),
-    }
+    let (number, stamp) = steps::delete(front, call, name).await?;
+    let gone = api::DeletedItem { item, number: number.0 };
+    Ok(wire::json(StatusCode::OK, &gone, &stamp))
 }
 
 fn nothing_in_the_body(call: &Call) -> Result<(), Failure> {

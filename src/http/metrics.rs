@@ -1,6 +1,8 @@
 //! `/metrics`: what the node's status and the counts of the calls say, as Prometheus text. Labels
 //! are bounded: never an item, a buyer or a tenant.
 
+mod stock;
+
 use std::fmt::Error;
 use std::sync::atomic::Ordering;
 
@@ -165,6 +167,7 @@ impl Collector for Sample {
         self.shards(&mut writer)?;
         self.traffic(&mut writer)?;
         self.digests(&mut writer)?;
+        self.stock(&mut writer)?;
         self.ledger(&mut writer)
     }
 }

@@ -16,6 +16,7 @@ mod health;
 mod holds;
 mod items;
 mod json;
+mod layout;
 mod listen;
 mod metrics;
 mod openapi;
@@ -24,6 +25,8 @@ mod problem;
 mod receipts;
 mod route;
 mod serve;
+mod spread;
+mod steps;
 mod stock;
 mod wire;
 

@@ -409,7 +409,9 @@ fn administrative(refused: Refusal) -> Problem {
             )
         },
         Refusal::NotOwner => paused("moving"),
-        Refusal::TransferRefused { rule } => Problem::new(K::Internal, rule),
+        Refusal::TransferRefused { rule } => {
+            Problem::new(K::StockCommitted, format!("Nothing was moved: {rule}."))
+        }
         Refusal::UnderWay { .. } | Refusal::NotAnswered { .. } => paused("moving"),
         Refusal::NotUnderWay | Refusal::LowerInSteps => {
             Problem::new(K::Internal, "A step of a long operation came out of its order.")

@@ -47,6 +47,10 @@ routes! {
     CloseItem POST "/v1/items/{item}/close" "close_item";
     Availability GET "/v1/items/{item}/availability" "read_availability";
     Audit GET "/v1/items/{item}/audit" "audit_item";
+    ReadLayout GET "/v1/items/{item}/layout" "read_layout";
+    PutLayout PUT "/v1/items/{item}/layout" "put_layout";
+    ListTransfers GET "/v1/items/{item}/transfers" "list_transfers";
+    MoveStock POST "/v1/items/{item}/transfers" "move_stock";
     SoldOut GET "/v1/sold-out" "list_sold_out";
     PlaceHold POST "/v1/items/{item}/holds" "place_hold";
     ListHolds GET "/v1/holds" "list_holds";

@@ -11,7 +11,7 @@ use super::front::Front;
 use super::holds::layout;
 use super::problem::{Failure, Stamp, not_found};
 use super::wire;
-use crate::api::{self, SaleState};
+use crate::api::{self, ProblemKind, SaleState};
 use crate::ledger::{Availability, BucketId, Found, Mode, Query, ShardId, UnixMs};
 use crate::shard::Consistency;
 
@@ -124,34 +124,58 @@ pub(crate) async fn audit(front: &Front, call: &Call) -> Result<Response, Failur
     let parameters = call.query(&["consistency"])?;
     let consistency = parameters.consistency(Consistency::Leader)?;
     let name = call.item()?;
-    let (shards, home) = layout(front, call, &name, consistency).await?;
     let query = Query::Audit(name.clone());
-    let mut total = None;
-    let mut number = 0;
+    for _ in 0..AUDITS_MAX {
+        let (shards, home) = layout(front, call, &name, consistency).await?;
+        let read = front.find_in(call, &shards, &query, consistency).await?;
+        // A shard that came meanwhile may have taken units that no other has any more.
+        if shards.len() > 1 && layout(front, call, &name, consistency).await?.0 != shards {
+            continue;
+        }
+        return sum_audit(name.item, home, read);
+    }
+    Err(Failure::new(ProblemKind::Overloaded, "The layout changes while it is read."))
+}
+
+/// Reads of an audit while the layout changes under it.
+const AUDITS_MAX: usize = 3;
+
+fn sum_audit(
+    item: String,
+    home: ShardId,
+    read: Vec<(ShardId, Found, Stamp)>,
+) -> Result<Response, Failure> {
+    let at_home = read.iter().find(|(shard, _, _)| *shard == home);
+    let at_home = at_home.and_then(|(_, found, stamp)| {
+        if let Found::Audit(audit) = found {
+            Some((audit.number, audit.total, *stamp))
+        } else {
+            None
+        }
+    });
+    let Some((number, Some(total), mut stamp)) = at_home else {
+        return Err(not_found("item").into());
+    };
+    if read.len() > 1 {
+        stamp.commit = None;
+    }
     let mut as_of = UnixMs(u64::MAX);
     let mut sums = AuditSums::default();
-    let mut home_stamp = Stamp::default();
-    for (shard, found, stamp) in front.find_in(call, &shards, &query, consistency).await? {
+    for (shard, found, _) in read {
         if let Found::Audit(audit) = found {
-            if shard == home {
-                (total, number, home_stamp) = (audit.total, audit.number.0, stamp);
-            }
-            as_of = as_of.min(audit.as_of);
-            for bucket in audit.buckets {
-                sums.add(shard, audit.applied, bucket);
+            // Another creation of that name has nothing to do with it.
+            if audit.number == number {
+                as_of = as_of.min(audit.as_of);
+                for bucket in audit.buckets {
+                    sums.add(shard, audit.applied, bucket);
+                }
             }
         } else if found != Found::NotFound {
             return Err(Failure::mismatch(&found));
         }
     }
-    let Some(total) = total else {
-        return Err(Failure::from(not_found("item")).stamped(home_stamp));
-    };
-    if shards.len() > 1 {
-        home_stamp.commit = None;
-    }
-    let answer = sums.judge(name.item, number, total, as_of);
-    Ok(wire::json(StatusCode::OK, &answer, &home_stamp))
+    let answer = sums.judge(item, number.0, total, as_of);
+    Ok(wire::json(StatusCode::OK, &answer, &stamp))
 }
 
 /// What is gathered for an audit. S comes from the donor's read and R from the receiver's, so the
@@ -229,7 +253,9 @@ impl AuditSums {
             broken
                 .push(format!("the item: {in_all} units are accounted for, the total is {total}"));
         }
-        if wide(held) + wide(sold) > wide(total) {
+        // A unit that travelled between two reads may have been seen twice: then R was seen before
+        // its S.
+        if wide(held) + wide(sold) > wide(total) - in_transit.min(0) {
             broken.push(format!("the item: {held} held and {sold} sold of {total}"));
         }
         api::Audit {

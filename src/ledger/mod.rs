@@ -42,6 +42,7 @@ mod segment;
 mod settle;
 mod slot;
 mod spread_command;
+mod spread_items;
 mod sweep;
 mod table;
 #[cfg(test)]
@@ -55,6 +56,7 @@ pub use hold::{HoldId, HoldIdText, NotAHoldId};
 pub use ids::*;
 pub use query::*;
 pub use scope::*;
+pub use spread_items::ItemCursor;
 
 use std::collections::BTreeMap;
 

@@ -499,6 +499,7 @@ impl Desk for Counter {
                 status.shards = running.shards.iter().map(|shard| shard.status()).collect();
                 status.clocks = running.clocks.status();
                 status.abstains = running.abstains();
+                status.stock = running.router.stock_traffic();
                 status.log = log_status(running, self.0.parts.disk.free_bytes(&self.0.dir()).ok());
             }
         }

@@ -24,9 +24,9 @@ use crate::raft::{
 use crate::runtime;
 use crate::shard::{
     Abstaining, AgreedClock, Bar, ForwardConversation, MemberSpec, Router, ShardLimits,
-    ShardService, open_shard, uuid_bytes,
+    ShardService, ThirstLimits, open_shard, uuid_bytes,
 };
-use crate::steward::{Comparison, Steward, StewardRules};
+use crate::steward::{Balance, Comparison, Delivery, RunOut, Steward, StewardRules};
 use crate::storage::{Ballast, Checkpoints, Identity, LogOptions, NodeLog, PageDesk};
 
 /// A node's part in its cluster.
@@ -163,7 +163,14 @@ impl Opening {
             shards.push(opened.await?);
             spawners.push(spawner);
         }
-        let router = Router::open(node, &shards, self.members.clone(), network.clone());
+        let router = Router::open(
+            node,
+            &shards,
+            self.members.clone(),
+            network.clone(),
+            self.thirst_limits(),
+            Arc::new(RunOut),
+        );
         let (stop, stopped) = watch::channel(false);
         for (shard, spawner) in shards.iter().zip(&spawners) {
             let rules = self.steward_rules(shard.shard());
@@ -172,6 +179,10 @@ impl Opening {
                 Comparison::new(shard.clone(), Arc::clone(&router), rules, stopped.clone());
             spawner(Box::pin(steward.run()));
             spawner(Box::pin(comparison.run()));
+            let delivery = Delivery::new(shard.clone(), Arc::clone(&router), stopped.clone());
+            let balance = Balance::new(shard.clone(), Arc::clone(&router), stopped.clone());
+            spawner(Box::pin(delivery.run()));
+            spawner(Box::pin(balance.run()));
         }
         if !self.is_new {
             // This node has forgotten whom it promised what: it opens its peer port only after
@@ -279,6 +290,17 @@ impl Opening {
             park_max: batch.park_max,
             lease: ms(self.config.raft.election_max_ms),
             heartbeat: ms(self.config.raft.heartbeat_ms),
+        }
+    }
+
+    fn thirst_limits(&self) -> ThirstLimits {
+        let stock = &self.config.stock;
+        ThirstLimits {
+            wait_max: ms(stock.wait_ms_max),
+            waiters_max: stock.waiters_max,
+            sold_out_age_max: ms(stock.sold_out_age_ms_max),
+            collect_every: ms(stock.collect_every_ms),
+            transit_percent_max: u64::from(stock.transit_percent_max),
         }
     }
 

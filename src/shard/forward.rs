@@ -11,9 +11,10 @@ use serde::{Deserialize, Serialize};
 
 use super::desk::{Consistency, Outcome, Question, Reply};
 use super::home::reply;
+use super::parley::PARLEY_FRAME;
 use super::router::Router;
 use crate::codec;
-use crate::ledger::PauseReason;
+use crate::ledger::{PauseReason, ShardId};
 use crate::peer::{Conversation, Link, PeerError, ReplyTo};
 use crate::runtime::{self, Instant};
 
@@ -27,12 +28,15 @@ const QUESTIONS_MAX: usize = 1024;
 struct Forwarded {
     /// Time that the caller still has when the frame is sent.
     left_ms: u64,
+    /// The shard that all of them are for: the sender has found it.
+    shard: ShardId,
     questions: Vec<(Question, Consistency)>,
 }
 
 /// Sends questions over a link and waits for their answers, densely and in order.
 pub(crate) async fn forward(
     link: &Link,
+    shard: ShardId,
     questions: Vec<(Question, Consistency)>,
     deadline: Instant,
 ) -> Vec<Reply> {
@@ -41,7 +45,7 @@ pub(crate) async fn forward(
     let now = runtime::now();
     let left = if deadline > now { deadline - now } else { Duration::ZERO };
     let left_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
-    let Ok(body) = codec::encode(&Forwarded { left_ms, questions }) else {
+    let Ok(body) = codec::encode(&Forwarded { left_ms, shard, questions }) else {
         return all(Outcome::Overloaded);
     };
     match link.send(FORWARD_FRAME, Bytes::from(body), deadline).await {
@@ -78,6 +82,10 @@ impl ForwardConversation {
 
 impl Conversation for ForwardConversation {
     fn frame(&mut self, kind: u16, body: Bytes, reply_to: ReplyTo) {
+        if kind == PARLEY_FRAME {
+            self.router.hear(&body, reply_to);
+            return;
+        }
         if kind != FORWARD_FRAME {
             reply_to.refuse("this connection carries forwarded questions only");
             return;
@@ -96,7 +104,7 @@ impl Conversation for ForwardConversation {
         let router = Arc::clone(&self.router);
         runtime::spawn(async move {
             let deadline = runtime::now() + Duration::from_millis(forwarded.left_ms.min(60_000));
-            let replies = router.answer_here(forwarded.questions, deadline).await;
+            let replies = router.answer_here(forwarded.shard, forwarded.questions, deadline).await;
             match codec::encode(&replies) {
                 Ok(bytes) => reply_to.send(Bytes::from(bytes)),
                 // Something may have been done: a refusal would say that nothing was.

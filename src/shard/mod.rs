@@ -2,20 +2,30 @@
 
 mod ask;
 mod desk;
+mod directory;
+mod double_collect;
 mod fence;
 mod flight;
 mod forward;
 mod gate;
 mod handover;
 mod home;
+mod learning;
 mod ledger_time;
 mod meter;
 mod opening;
+mod parley;
 mod placement;
 mod router;
+mod slake;
+mod sold_out;
 mod status;
+mod stock_meter;
+mod supply;
 #[cfg(all(test, not(feature = "sim")))]
 mod tests;
+mod thirst;
+mod trade;
 mod writer;
 
 pub use desk::*;
@@ -25,4 +35,6 @@ pub use handover::Abstaining;
 pub use opening::{ShardLimits, ShardService, open_shard};
 pub use router::Router;
 pub use status::*;
+pub use supply::{Asked, Donor, Rank, StockPolicy, Supply};
+pub use thirst::ThirstLimits;
 pub use writer::AgreedClock;

@@ -14,7 +14,9 @@ use super::handover::Abstaining;
 use super::home::{Door, reply};
 use super::meter::{LaneLimits, Meter};
 use super::router::{Place, Router};
-use super::status::{DigestStatus, ShardStatus};
+use super::status::{DigestStatus, ShardStatus, StockTraffic};
+use super::supply::StockPolicy;
+use super::thirst::{Thirst, ThirstLimits};
 use super::writer::{AgreedClock, Writer, WriterLimits};
 use crate::ledger::{Command, NodeId, PauseReason, ShardId, UnixMs};
 use crate::raft::{Group, Replica};
@@ -229,9 +231,22 @@ impl Router {
         shards: &[ShardService],
         members: Vec<MemberSpec>,
         network: crate::peer::Network,
+        thirst: ThirstLimits,
+        policy: Arc<dyn StockPolicy>,
     ) -> Arc<Router> {
         let places = shards.iter().map(|shard| shard.place.clone()).collect();
-        Arc::new(Router::new(node, places, members, network))
+        let thirst = Thirst::new(thirst);
+        Arc::new(Router::new(node, places, members, network, thirst, policy))
+    }
+
+    /// Returns the counts of transfers between buckets on this node.
+    pub fn stock_traffic(&self) -> StockTraffic {
+        StockTraffic {
+            waiting: self.thirst.waiting() as u64,
+            in_transit: self.in_transit(),
+            transit_percent_max: self.thirst.limits.transit_percent_max,
+            ..self.stock.traffic()
+        }
     }
 
     /// Asks a shard on this node to apply a command of its own (the steward's): no hop, no memory.

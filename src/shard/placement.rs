@@ -1,52 +1,131 @@
 //! Which shard a question belongs to.
 
 use super::desk::Question;
-use crate::ledger::{CommandOf, HoldId, ItemName, NameRef, Placement, Query, ShardId, home_shard};
+use super::directory::Directory;
+use crate::ledger::{
+    BucketId, BucketRef, CommandOf, HoldId, ItemName, ItemRef, NameRef, PlaceRef, Placement, Query,
+    ScopeRef, ShardId, home_shard,
+};
 
-/// Finds the shard that a question names, in a cluster of so many shards. `None` for queries of a
-/// whole shard that name none.
-pub(crate) fn shard_of(question: &Question, shards: u16) -> Option<ShardId> {
-    let home_of = |name: NameRef<'_>| Some(home_shard(name, shards));
-    let home = |name: &ItemName| home_of(name.borrowed());
-    // With one bucket an item, every hold lives on the home shard; its id names the home.
-    let hold = |hold: &HoldId| Some(hold.home);
+/// What a question names that decides where it belongs.
+enum Named<'a> {
+    /// A shard.
+    Shard(ShardId),
+    /// An item's home.
+    Home(NameRef<'a>),
+    /// The bucket that owns a buyer or key.
+    Owner(ScopeRef<'a>),
+    /// A bucket.
+    Bucket(BucketRef),
+    /// Nothing: a whole shard must be named.
+    Nothing,
+}
+
+fn home(name: &ItemName) -> Named<'_> {
+    Named::Home(name.borrowed())
+}
+
+fn of_place(place: PlaceRef<'_>) -> Named<'_> {
+    let PlaceRef { name, region, buyer, key, .. } = place;
+    Named::Owner(ScopeRef { name, region, buyer, key })
+}
+
+fn of_hold<'a>(hold: &HoldId) -> Named<'a> {
+    Named::Bucket(BucketRef { home: hold.home, item: hold.item, bucket: hold.bucket })
+}
+
+fn named(question: &Question) -> Named<'_> {
     match question {
-        Question::Query { shard: Some(shard), .. } => Some(*shard),
+        Question::Query { shard: Some(shard), .. } => Named::Shard(*shard),
         Question::Query { query, shard: None } => match query {
-            Query::Hold { id, .. } => hold(id),
-            Query::Receipt(scope) => home(&scope.name),
+            Query::Hold { id, .. } => of_hold(id),
+            Query::Receipt(scope) => Named::Owner(scope.borrowed()),
             Query::Item(name) | Query::Availability(name) | Query::Audit(name) => home(name),
             Query::Holds { name, .. } => home(name),
-            Query::Items { .. } | Query::SoldOut { .. } | Query::Duties { .. } => None,
-            Query::Levels(item) | Query::Copy { item, .. } => Some(item.home),
+            Query::Levels(item) | Query::Copy { item, .. } => Named::Shard(item.home),
+            Query::Items { .. } | Query::SoldOut { .. } | Query::Duties { .. } => Named::Nothing,
         },
         Question::Command(command) => match command {
             CommandOf::Define(define) => home(&define.name),
+            CommandOf::DefineSpread(spread) => home(&spread.define.name),
             CommandOf::Adjust(adjust) => home(&adjust.name),
             CommandOf::SetMode(mode) => home(&mode.name),
             CommandOf::Retire(retire) => home(&retire.name),
-            CommandOf::Place(place) => home_of(place.asked().name),
-            CommandOf::Void(void) => home(&void.scope.name),
-            CommandOf::Extend(op) => hold(&op.hold),
-            CommandOf::Confirm(op) => hold(&op.hold),
-            CommandOf::Release(op) => hold(&op.hold),
-            CommandOf::Return(op) => hold(&op.hold),
-            CommandOf::OpenBucket(open) => Some(open.bucket.home),
-            CommandOf::SendStock(send) => Some(send.from.home),
-            CommandOf::AcceptStock(accept) => Some(accept.to.home),
-            CommandOf::SettleStock(settle) => Some(settle.from.home),
-            CommandOf::DefineSpread(spread) => home(&spread.define.name),
-            CommandOf::SetLayout(set) => home(&set.name),
-            CommandOf::CopyAnswered(answered) => Some(answered.item.home),
-            CommandOf::LowerBegin(begin) => home(&begin.name),
-            CommandOf::LowerCommit(end) | CommandOf::LowerAbort(end) => home(&end.name),
+            CommandOf::SetLayout(layout) => home(&layout.name),
+            CommandOf::LowerBegin(lower) => home(&lower.name),
+            CommandOf::LowerCommit(lower) | CommandOf::LowerAbort(lower) => home(&lower.name),
             CommandOf::DeleteBegin(delete)
             | CommandOf::DeleteAbort(delete)
             | CommandOf::DeleteCommit(delete) => home(&delete.name),
-            CommandOf::MoveStock(send) => Some(send.from.home),
-            // Only its proposer knows which of the copies it is for.
-            CommandOf::Configure(_) | CommandOf::EraseCopy(_) => None,
-            CommandOf::Advance => None,
+            CommandOf::CopyAnswered(answered) => Named::Shard(answered.item.home),
+            CommandOf::Place(place) => of_place(place.asked()),
+            CommandOf::Void(void) => Named::Owner(void.scope.borrowed()),
+            CommandOf::Extend(op) => of_hold(&op.hold),
+            CommandOf::Confirm(op) => of_hold(&op.hold),
+            CommandOf::Release(op) => of_hold(&op.hold),
+            CommandOf::Return(op) => of_hold(&op.hold),
+            CommandOf::OpenBucket(open) => Named::Bucket(open.bucket),
+            CommandOf::SendStock(send) | CommandOf::MoveStock(send) => Named::Bucket(send.from),
+            CommandOf::AcceptStock(accept) => Named::Bucket(accept.to),
+            CommandOf::SettleStock(settle) => Named::Bucket(settle.from),
+            // These name no shard: whoever proposes them says where.
+            CommandOf::Configure(_) | CommandOf::EraseCopy(_) | CommandOf::Advance => {
+                Named::Nothing
+            }
         },
     }
+}
+
+/// Finds the shard that a question names, in a cluster of so many shards, by what this node knows.
+/// `None` for those that name none, and for a bucket of an item whose layout is not known here.
+pub(crate) fn shard_of(question: &Question, shards: u16, directory: &Directory) -> Option<ShardId> {
+    match named(question) {
+        Named::Shard(shard) => Some(shard),
+        Named::Home(name) => Some(home_shard(name, shards)),
+        Named::Owner(scope) => {
+            let name = scope.name;
+            let owner = directory.named(name).and_then(|layout| layout.owner(scope));
+            // The home answers for an item of one bucket, for a region that nobody knows, and says
+            // `not-owner` for the others.
+            Some(owner.map_or_else(|| home_shard(name, shards), |place| place.shard))
+        }
+        // Bucket 0 lives on the home shard for ever.
+        Named::Bucket(BucketRef { home, bucket: BucketId(0), .. }) => Some(home),
+        Named::Bucket(bucket) => {
+            let layout = directory.numbered(ItemRef { home: bucket.home, item: bucket.item })?;
+            Some(layout.place_of(bucket.bucket)?.shard)
+        }
+        Named::Nothing => None,
+    }
+}
+
+/// Names the bucket whose shard must be known before a question can be routed, when it is not.
+pub(crate) fn missing(question: &Question, directory: &Directory) -> Option<BucketRef> {
+    if is_place(question) {
+        return None;
+    }
+    let Named::Bucket(bucket) = named(question) else { return None };
+    if bucket.bucket == BucketId(0) {
+        return None;
+    }
+    let layout = directory.numbered(ItemRef { home: bucket.home, item: bucket.item });
+    let known = layout.and_then(|layout| layout.place_of(bucket.bucket));
+    known.is_none().then_some(bucket)
+}
+
+fn is_place(question: &Question) -> bool {
+    matches!(question, Question::Command(command) if command.is_place())
+}
+
+/// Names the item whose layout decided where a question went.
+pub(crate) fn laid_out(question: &Question) -> Option<NameRef<'_>> {
+    match named(question) {
+        Named::Owner(scope) => Some(scope.name),
+        Named::Shard(_) | Named::Home(_) | Named::Bucket(_) | Named::Nothing => None,
+    }
+}
+
+/// Tells whether an item's layout decides where a question goes.
+pub(crate) fn goes_by_layout(question: &Question) -> bool {
+    is_place(question) || laid_out(question).is_some()
 }

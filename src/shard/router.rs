@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
+use futures_util::future::BoxFuture;
 use parking_lot::{Mutex, RwLock};
 
 use super::ask::Addressed;
 use super::desk::{Consistency, Hop, MemberSpec, Outcome, Question, Reply, Request};
+use super::directory::Directory;
 use super::fence::Fence;
 use super::flight::FlightBoard;
 use super::forward::forward;
@@ -16,8 +18,13 @@ use super::gate::{flight_key, read, stand_on};
 use super::handover::Abstaining;
 use super::home::{Door, Home, reply};
 use super::meter::Meter;
-use super::placement::shard_of;
+use super::placement::{goes_by_layout, shard_of};
+use super::slake::is_dry;
+use super::sold_out::Collects;
 use super::status::DigestStatus;
+use super::stock_meter::StockMeter;
+use super::supply::StockPolicy;
+use super::thirst::Thirst;
 use crate::ledger::{Answer, Foreseen, NodeId, PauseReason, Query, ShardId};
 use crate::peer::{Address, Lane, Link, Network};
 use crate::raft::{Group, Replica};
@@ -43,6 +50,15 @@ pub struct Router {
     places: Vec<Place>,
     members: RwLock<BTreeMap<NodeId, MemberSpec>>,
     network: Network,
+    /// Where the buckets of spread items live.
+    pub(super) directory: Directory,
+    /// Who waits at dry buckets of spread items.
+    pub(super) thirst: Arc<Thirst>,
+    /// How much stock moves between buckets.
+    pub(super) policy: Arc<dyn StockPolicy>,
+    pub(super) stock: StockMeter,
+    /// Verdicts on spread items whose home is led here.
+    pub(super) collects: Collects,
     /// The homes of all threads. They live as long as the router, or until their runtime ends.
     homes: Mutex<Vec<Arc<Home>>>,
 }
@@ -66,11 +82,23 @@ impl Router {
         places: Vec<Place>,
         members: Vec<MemberSpec>,
         network: Network,
+        thirst: Arc<Thirst>,
+        policy: Arc<dyn StockPolicy>,
     ) -> Router {
         let members = members.into_iter().map(|member| (member.node, member)).collect();
-        let id = ROUTERS.fetch_add(1, Ordering::Relaxed);
-        let (members, homes) = (RwLock::new(members), Mutex::default());
-        Router { id, node, places, members, network, homes }
+        Router {
+            id: ROUTERS.fetch_add(1, Ordering::Relaxed),
+            node,
+            places,
+            members: RwLock::new(members),
+            network,
+            directory: Directory::default(),
+            thirst,
+            policy,
+            stock: StockMeter::default(),
+            collects: Collects::default(),
+            homes: Mutex::default(),
+        }
     }
 
     /// Returns the members in the order of their ids.
@@ -121,13 +149,37 @@ impl Router {
     /// Answers one question.
     pub async fn answer(self: Arc<Router>, request: Request) -> Reply {
         let Request { question, deadline, consistency, hop } = request;
-        let Some(place) = self.place_of(&question) else { return no_such_shard() };
-        if let Some(reply) = place.recall(&question, consistency) {
-            return reply;
+        let none = self.learn_missing([&question], deadline).await;
+        let again = goes_by_layout(&question).then(|| question.clone());
+        let Some(shard) = self.shard_named(&question) else {
+            return self.nowhere(&question, &none);
+        };
+        let asked = Addressed { shard, question, consistency };
+        let reply = self.answer_as_known(asked, deadline, hop).await;
+        self.learn_from(&reply.outcome);
+        match again {
+            // Its layout is another than this node knew, if it knew any.
+            Some(question) if is_misrouted(&reply) && self.learn_of(&question, deadline).await => {
+                let Some(shard) = self.shard_named(&question) else { return reply };
+                let asked = Addressed { shard, question, consistency };
+                self.answer_as_known(asked, deadline, hop).await
+            }
+            Some(_) | None => reply,
         }
-        let shard = place.door.shard;
-        let asked = vec![Addressed { shard, question, consistency }];
-        let mut replies = self.answer_group(shard, asked, deadline, hop).await;
+    }
+
+    async fn answer_as_known(
+        self: &Arc<Router>,
+        asked: Addressed,
+        deadline: Instant,
+        hop: Hop,
+    ) -> Reply {
+        let shard = asked.shard;
+        let place = &self.places[usize::from(shard.0)];
+        if let Some(reply) = place.recall(&asked.question, asked.consistency) {
+            return self.slake(asked, reply, deadline).await;
+        }
+        let mut replies = self.answer_group(shard, vec![asked], deadline, hop).await;
         replies.pop().unwrap_or_else(|| reply(Outcome::Unknown))
     }
 
@@ -135,11 +187,13 @@ impl Router {
     pub async fn answer_all(self: Arc<Router>, requests: Vec<Request>) -> Vec<Reply> {
         let Some(first) = requests.first() else { return Vec::new() };
         let (deadline, hop) = (first.deadline, first.hop);
+        let questions = requests.iter().map(|request| &request.question);
+        let none = self.learn_missing(questions, deadline).await;
         let mut replies = Replies::new(requests.len());
         let mut by_shard: BTreeMap<ShardId, (Vec<usize>, Vec<Addressed>)> = BTreeMap::new();
         for (at, Request { question, consistency, .. }) in requests.into_iter().enumerate() {
             let Some(place) = self.place_of(&question) else {
-                replies.put(at, no_such_shard());
+                replies.put(at, self.nowhere(&question, &none));
                 continue;
             };
             // This node's replica, whoever leads and whether or not anybody does.
@@ -190,25 +244,37 @@ impl Router {
         replies
     }
 
-    /// Answers questions that another node forwarded: here or not at all.
+    /// Answers questions to one shard that another node forwarded: here or not at all.
     pub(crate) async fn answer_here(
         self: &Arc<Router>,
+        shard: ShardId,
         questions: Vec<(Question, Consistency)>,
         deadline: Instant,
     ) -> Vec<Reply> {
-        let mut replies = Replies::new(questions.len());
-        let (mut order, mut asked) = (Vec::new(), Vec::new());
-        for (at, (question, consistency)) in questions.into_iter().enumerate() {
-            match self.place_of(&question) {
-                Some(place) => {
-                    order.push(at);
-                    asked.push(Addressed { shard: place.door.shard, question, consistency });
-                }
-                None => replies.put(at, no_such_shard()),
-            }
+        if self.place(shard).is_none() {
+            return vec![no_such_shard(); questions.len()];
         }
-        replies.put_all(order, self.here(asked, deadline).await.replies);
-        replies.finish()
+        let asked = |(question, consistency)| Addressed { shard, question, consistency };
+        let asked = questions.into_iter().map(asked).collect();
+        self.here(asked, deadline).await.replies
+    }
+
+    /// Asks a shard by its number, wherever it is led.
+    pub(crate) fn ask_shard(
+        self: &Arc<Router>,
+        shard: ShardId,
+        question: Question,
+        deadline: Instant,
+    ) -> BoxFuture<'static, Reply> {
+        let router = Arc::clone(self);
+        Box::pin(async move {
+            if router.place(shard).is_none() {
+                return no_such_shard();
+            }
+            let asked = vec![Addressed { shard, question, consistency: Consistency::Leader }];
+            let mut replies = router.answer_group(shard, asked, deadline, Hop::Forward).await;
+            replies.pop().unwrap_or_else(|| reply(Outcome::Unknown))
+        })
     }
 
     async fn here(self: &Arc<Router>, questions: Vec<Addressed>, deadline: Instant) -> Here {
@@ -221,7 +287,7 @@ impl Router {
         for (at, asked) in questions.into_iter().enumerate() {
             let place = &self.places[usize::from(asked.shard.0)];
             match place.answer_now(&asked, alone, deadline).await {
-                Some(reply) => replies.put(at, reply),
+                Some(reply) => replies.put(at, self.slake(asked, reply, deadline).await),
                 None => {
                     order.push(at);
                     sent.push(asked);
@@ -246,11 +312,20 @@ impl Router {
             return Here { replies: vec![reply(Outcome::Overloaded); count], moved: Vec::new() };
         };
         let unknown = |_| vec![reply(Outcome::Unknown); count];
-        let replies = sent.answers.await.unwrap_or_else(unknown);
+        let mut replies = sent.answers.await.unwrap_or_else(unknown);
         // Nothing was taken of these: leadership is on its way to another node.
         let moved = replies.iter().zip(&sent.enquiry.questions).enumerate();
         let moved = moved.filter(|(_, (reply, _))| is_moving(reply));
         let moved = moved.map(|(at, (_, asked))| (at, asked.clone())).collect();
+        let dry = replies.iter().zip(&sent.enquiry.questions).enumerate();
+        let dry = dry.filter(|(_, (reply, _))| is_dry(reply));
+        let dry: Vec<_> =
+            dry.map(|(at, (reply, asked))| (at, asked.clone(), reply.clone())).collect();
+        if !dry.is_empty() {
+            for (at, reply) in self.slake_all(dry, deadline).await {
+                replies[at] = reply;
+            }
+        }
         Here { replies, moved }
     }
 
@@ -285,7 +360,7 @@ impl Router {
                 let questions =
                     questions.into_iter().map(|asked| (asked.question, asked.consistency));
                 let questions = questions.collect();
-                forward(&link, questions, deadline).await
+                forward(&link, shard, questions, deadline).await
             }
         }
     }
@@ -305,11 +380,49 @@ impl Router {
         links.entry(member.node).or_insert_with(open).clone()
     }
 
+    /// Finds the shard that a question names; `None` when there is none, or it is not known here.
+    fn shard_named(&self, question: &Question) -> Option<ShardId> {
+        let shard = shard_of(question, self.shard_count(), &self.directory)?;
+        self.place(shard).map(|_| shard)
+    }
+
     fn place_of(&self, question: &Question) -> Option<&Place> {
-        let shards = u16::try_from(self.places.len()).unwrap_or(u16::MAX);
-        let shard = shard_of(question, shards)?;
+        self.place(self.shard_named(question)?)
+    }
+
+    pub(super) fn place(&self, shard: ShardId) -> Option<&Place> {
         self.places.get(usize::from(shard.0))
     }
+
+    pub(super) fn shard_count(&self) -> u16 {
+        u16::try_from(self.places.len()).unwrap_or(u16::MAX)
+    }
+
+    /// Tells whether this node leads a shard, fresh or not.
+    pub(super) fn leads(&self, shard: ShardId) -> bool {
+        self.place(shard).is_some_and(Place::leads_here)
+    }
+
+    /// Returns a connection to the leader of a shard; `None` while none is heard, or it is here.
+    pub(super) fn link_to_leader(self: &Arc<Router>, shard: ShardId) -> Option<Link> {
+        let place = self.place(shard)?;
+        let leader = place.group.leader().filter(|leader| *leader != self.node)?;
+        if place.fence.leader_is_silent() {
+            return None;
+        }
+        let member = self.members.read().get(&leader).cloned()?;
+        Some(self.link(&member))
+    }
+
+    /// Answers from memory here what a leader's memory can.
+    pub(super) fn recall_here(&self, asked: &Addressed) -> Option<Reply> {
+        self.place(asked.shard)?.recall(&asked.question, asked.consistency)
+    }
+}
+
+/// Tells whether a shard was asked that does not own what the question names.
+fn is_misrouted(reply: &Reply) -> bool {
+    matches!(&reply.outcome, Outcome::Answered(Answer::Refused(crate::ledger::Refusal::NotOwner)))
 }
 
 /// Replies to many questions, put in their places as they come.
@@ -355,7 +468,7 @@ fn is_moving(reply: &Reply) -> bool {
     matches!(reply.outcome, Outcome::Paused(PauseReason::Moving))
 }
 
-fn no_such_shard() -> Reply {
+pub(super) fn no_such_shard() -> Reply {
     reply(Outcome::Answered(Answer::Refused(crate::ledger::Refusal::HoldNotFound)))
 }
 

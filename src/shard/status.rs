@@ -35,6 +35,37 @@ pub struct NodeStatus {
     pub clocks: ClockStatus,
     /// Why this node does not stand for election, when it does not.
     pub abstains: Option<String>,
+    /// Stock between the buckets of spread items.
+    pub stock: StockTraffic,
+}
+
+/// Counts of transfers since the start, and of buyers who waited for them, on one node as leader.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StockTraffic {
+    /// Sends.
+    pub sends: u64,
+    /// Units sent.
+    pub units_sent: u64,
+    /// Accepts that brought something.
+    pub accepts: u64,
+    /// Units accepted.
+    pub units_accepted: u64,
+    /// Pulls of which no donor gave anything.
+    pub pulls_empty: u64,
+    /// Double collects made for those who ask whether an item is sold out.
+    pub collects: u64,
+    /// Of those, the ones that found it sold out.
+    pub sold_out_verdicts: u64,
+    /// Placements that waited at a dry bucket.
+    pub waited: u64,
+    /// Of those, the ones that were refused.
+    pub waited_in_vain: u64,
+    /// Placements that wait now.
+    pub waiting: u64,
+    /// Units that buckets led here have sent and do not know to be accepted.
+    pub in_transit: u64,
+    /// What a bucket may have under way, in percent of its item's total.
+    pub transit_percent_max: u64,
 }
 
 /// One shard on this node.

@@ -12,6 +12,8 @@ use super::desk::{Consistency, Hop, MemberSpec, Outcome, Question, Reply, Reques
 use super::forward::ForwardConversation;
 use super::opening::{ShardLimits, ShardService, open_shard};
 use super::router::Router;
+use super::supply::NoTransfers;
+use super::thirst::ThirstLimits;
 use crate::ledger::{Answer, Command, Found, HoldId, PauseReason, Place, Query, Refusal, ShardId};
 use crate::raft::trial::{Three, apply_on, define, item, run, until, uuid};
 use crate::runtime;
@@ -59,7 +61,15 @@ impl Cluster {
                 open_shard(seat.group.clone(), limits(), Arc::new(|| None), Default::default());
             let network = seat.network.clone();
             let services = std::slice::from_ref(&shard);
-            let router = Router::open(seat.node, services, members.clone(), network);
+            let policy = Arc::new(NoTransfers);
+            let router = Router::open(
+                seat.node,
+                services,
+                members.clone(),
+                network,
+                ThirstLimits::trial(),
+                policy,
+            );
             let answering = Arc::downgrade(&router);
             *forward.lock() = Some(Box::new(move || {
                 let router = answering.upgrade().expect("the node is up");

@@ -2,9 +2,16 @@
 //! every replica it makes checkpoints. It decides nothing: all that it asks for goes through the
 //! log.
 
+mod balance;
 mod comparison;
+mod delivery;
+mod lowering;
+mod policy;
 
+pub use balance::Balance;
 pub use comparison::Comparison;
+pub use delivery::Delivery;
+pub use policy::RunOut;
 
 use std::sync::Arc;
 use std::time::Duration;

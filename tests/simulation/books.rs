@@ -1,7 +1,7 @@
 //! What the clients were told: every key, every hold, every change of a total, with what is still
 //! unknown of each.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use holdfast::api::{Hold, HoldState};
 use holdfast::runtime::now;
@@ -64,8 +64,8 @@ pub(crate) struct Adjustment {
     pub(crate) delta: i64,
     pub(crate) sent: Us,
     pub(crate) acked: Option<Us>,
-    /// Whether it certainly changed nothing.
-    pub(crate) refused: bool,
+    /// Since when it is certain that it changed nothing.
+    pub(crate) refused: Option<Us>,
 }
 
 /// A placement that was refused for want of stock.
@@ -98,6 +98,8 @@ pub(crate) struct Books {
     pub(crate) pauses: Vec<Pause>,
     /// Items of which a pause or resume may still come from a socket.
     pub(crate) modes_unsure: BTreeMap<usize, bool>,
+    /// Items that lie on several buckets.
+    pub(crate) spread: BTreeSet<usize>,
     /// Grants: item, sent, answered.
     pub(crate) grants: Vec<(usize, Us, Us)>,
 }
@@ -196,6 +198,8 @@ impl Books {
         }
         let wanted = match answer.slug() {
             "sold-out" => 1,
+            // Of a spread item it claims nothing: stock may be on its way.
+            "insufficient-stock" if self.spread.contains(&item) => return Ok(()),
             "insufficient-stock" => quantity,
             "key-voided" if !book.void_sent => {
                 return Err(format!("key {key} is called voided and nobody voided it"));

@@ -452,7 +452,7 @@ impl Client {
         let sent = moment();
         let at = {
             let mut books = self.books.lock();
-            books.adjustments.push(Adjustment { item, delta, sent, acked: None, refused: false });
+            books.adjustments.push(Adjustment { item, delta, sent, acked: None, refused: None });
             books.adjustments.len() - 1
         };
         let outcome = self.insist(&ask).await;
@@ -463,7 +463,9 @@ impl Client {
             }
             // A refusal of a retry does not speak for an earlier attempt.
             Outcome::Answer(_, true) | Outcome::Unknown => {}
-            Outcome::Answer(_, false) | Outcome::NotTaken => books.adjustments[at].refused = true,
+            Outcome::Answer(_, false) | Outcome::NotTaken => {
+                books.adjustments[at].refused = Some(moment());
+            }
         }
     }
 

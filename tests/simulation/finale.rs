@@ -23,6 +23,10 @@ const LEVEL_WITHIN: Duration = Duration::from_secs(60);
 /// The longest that a client's request may sit in a socket.
 const SOCKET_MAX: Duration = Duration::from_secs(7);
 
+/// How old the moment may be at which nothing of a spread item was free, by the default of
+/// `stock.sold_out_age_ms_max`.
+const SOLD_OUT_AGE_US: u64 = 100_000;
+
 /// Asks until there is an answer of this status, but not for ever.
 async fn ask_until(
     world: &Arc<World>,
@@ -49,7 +53,8 @@ async fn ask_until(
 fn probe_of(world: &World, shard: u16) -> String {
     let name = |n: u32| format!("probe-{n}");
     let home = |item: String| {
-        home_shard(&ItemName { tenant: "default".to_owned(), item }, world.plan.shards)
+        let name = ItemName { tenant: "default".to_owned(), item };
+        home_shard(name.borrowed(), world.plan.shards)
     };
     let found = (0..).find(|n| home(name(*n)).0 == shard);
     name(found.expect("some name hashes to every shard"))
@@ -93,6 +98,9 @@ pub(crate) async fn found(world: &Arc<World>) -> Result<(), String> {
         });
         if let Some(limit) = item.limit_per_buyer {
             body["limit_per_buyer"] = json!(limit);
+        }
+        if item.buckets > 1 {
+            body["buckets"] = json!(item.buckets);
         }
         put(world, &item.name, body).await?;
     }
@@ -328,16 +336,23 @@ fn check_refusal(
     found: &BTreeMap<String, Hold>,
     refusal: &Refusal,
 ) -> Result<(), String> {
-    let mut total = i128::from(world.plan.items[refusal.item].total);
-    for change in books.adjustments.iter().filter(|one| one.item == refusal.item && !one.refused) {
-        let surely_before = change.acked.is_some_and(|acked| acked < refusal.sent);
+    let item = &world.plan.items[refusal.item];
+    let mut total = i128::from(item.total);
+    // Of a spread item it was true at some moment up to so long before.
+    let age_us = if item.buckets > 1 { SOLD_OUT_AGE_US } else { 0 };
+    let sent = refusal.sent.saturating_sub(age_us);
+    // A lowering of a spread item sets units aside until it is given up.
+    let counts = |refused: u64| item.buckets > 1 && refused >= sent;
+    let of_item = books.adjustments.iter().filter(|one| one.item == refusal.item);
+    for change in of_item.filter(|one| one.refused.is_none_or(counts)) {
+        let surely_before = change.acked.is_some_and(|acked| acked < sent);
         if (change.delta < 0 && change.sent < refusal.answered)
             || (change.delta > 0 && surely_before)
         {
             total += i128::from(change.delta);
         }
     }
-    let mut moments = BTreeSet::from([refusal.sent]);
+    let mut moments = BTreeSet::from([sent]);
     let mut spans = Vec::new();
     for (key, hold) in found {
         let book = &books.keys[key];
@@ -347,8 +362,8 @@ fn check_refusal(
         // After it had gone it may have come back only by re-acquiring.
         let held = &books.holds[&hold.id];
         let gone = held.gone_by.filter(|_| !held.reacquire_sent).unwrap_or(u64::MAX);
-        if gone >= refusal.sent {
-            moments.insert(book.first_sent.max(refusal.sent));
+        if gone >= sent {
+            moments.insert(book.first_sent.max(sent));
             spans.push((book.first_sent, gone, i128::from(hold.quantity)));
         }
     }

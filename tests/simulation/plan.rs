@@ -74,6 +74,8 @@ pub(crate) struct ItemPlan {
     pub(crate) limit_per_buyer: Option<u64>,
     pub(crate) ttl_ms: u64,
     pub(crate) max_extends: u32,
+    /// Over how many shards it is spread.
+    pub(crate) buckets: u16,
 }
 
 /// Everything that a seed decides before the run.
@@ -112,16 +114,18 @@ impl Plan {
     pub(crate) fn draw(seed: u64) -> Plan {
         let mut rng = stream(seed, 1);
         let count = rng.random_range(1..=4);
-        let items = (0..count).map(|at| draw_item(&mut rng, at)).collect();
+        let items: Vec<ItemPlan> = (0..count).map(|at| draw_item(&mut rng, at)).collect();
         let mut kinds = KINDS.to_vec();
         kinds.shuffle(&mut rng);
         // One seed in twelve has no fault at all; the others have some, seldom all.
         let many = if rng.random_ratio(1, 12) { 0 } else { rng.random_range(1..=7) };
         kinds.truncate(many);
         let ms = Duration::from_millis;
+        let shards = rng.random_range(1..=3);
+        let items = spread(items, shards, &mut stream(seed, 11));
         Plan {
             seed,
-            shards: rng.random_range(1..=3),
+            shards,
             items,
             buyers: *[3, 10, 40].choose(&mut rng).expect("not empty"),
             clients: rng.random_range(3..=8),
@@ -142,6 +146,16 @@ impl Plan {
     }
 }
 
+/// Spreads some of the items over several shards.
+fn spread(mut items: Vec<ItemPlan>, shards: u16, rng: &mut SmallRng) -> Vec<ItemPlan> {
+    for item in &mut items {
+        if shards > 1 && rng.random_ratio(2, 3) {
+            item.buckets = rng.random_range(2..=shards);
+        }
+    }
+    items
+}
+
 fn draw_item(rng: &mut SmallRng, at: usize) -> ItemPlan {
     ItemPlan {
         name: format!("item-{at}-{}", rng.random_range(0..1_000)),
@@ -149,5 +163,6 @@ fn draw_item(rng: &mut SmallRng, at: usize) -> ItemPlan {
         limit_per_buyer: rng.random_ratio(1, 3).then(|| rng.random_range(2..=5)),
         ttl_ms: *[300, 1_500, 6_000, 600_000].choose(rng).expect("not empty"),
         max_extends: rng.random_range(0..=2),
+        buckets: 1,
     }
 }

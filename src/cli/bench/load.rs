@@ -34,6 +34,8 @@ pub(super) struct Plan {
     pub(super) holds: Option<u64>,
     /// How many ids all connections keep.
     pub(super) ids_max: usize,
+    /// Connections go round all nodes instead of to one leader.
+    pub(super) round: bool,
 }
 
 /// What all connections share.
@@ -54,6 +56,40 @@ pub(super) struct Shared {
     pub(super) killed: OnceLock<Instant>,
     /// The first grant of a request that was sent after that.
     pub(super) granted_again: OnceLock<Instant>,
+    /// How the last units go, in `tail`.
+    pub(super) tail: Tail,
+}
+
+/// How the last units went.
+#[derive(Debug, Default)]
+pub(super) struct Tail {
+    /// Units whose grant begins the last hundredth.
+    pub(super) from: u64,
+    /// Units that there are.
+    pub(super) total: u64,
+    pub(super) began: OnceLock<Instant>,
+    pub(super) ended: OnceLock<Instant>,
+}
+
+impl Tail {
+    /// The tail of so many units.
+    pub(super) fn of(total: u64) -> Tail {
+        Tail { from: total - total.div_ceil(100), total, ..Tail::default() }
+    }
+
+    fn granted(&self, count: u64, at: Instant) {
+        if count >= self.from {
+            self.began.get_or_init(|| at);
+        }
+        if count >= self.total {
+            self.ended.get_or_init(|| at);
+        }
+    }
+
+    /// How long the last hundredth took; `None` while units are left.
+    pub(super) fn took(&self) -> Option<Duration> {
+        Some(*self.ended.get()? - *self.began.get()?)
+    }
 }
 
 impl Shared {
@@ -73,6 +109,7 @@ impl Shared {
             placed: AtomicU64::new(0),
             killed: OnceLock::new(),
             granted_again: OnceLock::new(),
+            tail: Tail::default(),
         }
     }
 
@@ -140,11 +177,12 @@ pub(super) fn start(
 async fn connect_all(shared: Arc<Shared>, connections: usize) -> Tally {
     let ids_each = shared.plan.ids_max / shared.plan.connections.max(1) + 1;
     let mut tasks = Vec::new();
-    for _ in 0..connections {
+    for number in 0..connections {
         let shared = shared.clone();
         tasks.push(spawn(async move {
-            let mut lane =
-                Lane { shared, wire: None, request: Vec::new(), tally: Tally::new(ids_each) };
+            let round = shared.plan.round.then_some(number);
+            let tally = Tally::new(ids_each);
+            let mut lane = Lane { shared, wire: None, request: Vec::new(), tally, round };
             lane.run().await;
             lane.tally
         }));
@@ -165,6 +203,8 @@ struct Lane {
     wire: Option<(SocketAddr, Wire)>,
     request: Vec<u8>,
     tally: Tally,
+    /// Its turn among the nodes, when connections go round them.
+    round: Option<usize>,
 }
 
 /// An answered request.
@@ -178,7 +218,7 @@ impl Lane {
     async fn run(&mut self) {
         while !self.shared.over() && now() < self.shared.until {
             match self.shared.plan.mode {
-                Mode::Unary | Mode::SoldOut | Mode::Empty => self.place_one().await,
+                Mode::Unary | Mode::SoldOut | Mode::Tail | Mode::Empty => self.place_one().await,
                 Mode::Batch | Mode::Preload | Mode::Restart => self.place_batch().await,
                 Mode::LifeCycle => self.live().await,
             }
@@ -187,7 +227,7 @@ impl Lane {
 
     /// Sends `self.request`; `None` when there is no answer (then it says whether it was sent).
     async fn send(&mut self) -> Result<Sent, bool> {
-        let target = self.shared.target();
+        let target = self.target();
         if self.wire.as_ref().is_none_or(|(address, _)| *address != target) {
             match timeout(ANSWER_WITHIN, Wire::connect(target)).await {
                 Ok(Ok(wire)) => self.wire = Some((target, wire)),
@@ -203,9 +243,18 @@ impl Lane {
         }
     }
 
+    fn target(&self) -> SocketAddr {
+        let nodes = &self.shared.nodes;
+        let own = self.round.and_then(|turn| nodes.get(turn % nodes.len().max(1)));
+        own.copied().unwrap_or_else(|| self.shared.target())
+    }
+
     async fn lost(&mut self, target: SocketAddr, sent: bool) -> bool {
         self.wire = None;
-        self.shared.leave(target);
+        match &mut self.round {
+            Some(turn) => *turn += 1,
+            None => self.shared.leave(target),
+        }
         sleep(PAUSE).await;
         sent
     }
@@ -216,7 +265,8 @@ impl Lane {
         let Some((address, wire)) = self.wire.as_ref() else { return false };
         let redirected = (300..400).contains(&head.status);
         let leader = if redirected { wire.location(head) } else { wire.leader(head) };
-        if let Some(leader) = leader.filter(|leader| leader != address) {
+        let stays = self.round.is_some();
+        if let Some(leader) = leader.filter(|leader| leader != address && !stays) {
             self.shared.go_to(leader);
         }
         if head.closes() {
@@ -240,7 +290,10 @@ impl Lane {
 
     fn granted(&mut self, sent: &Sent, units: u64, within: bool) {
         self.tally.placed += units;
-        self.shared.placed.fetch_add(units, Ordering::Relaxed);
+        let placed = self.shared.placed.fetch_add(units, Ordering::Relaxed) + units;
+        if self.shared.plan.mode == Mode::Tail {
+            self.shared.tail.granted(placed, sent.ended);
+        }
         if within {
             self.tally.granted += units;
         }
@@ -514,6 +567,7 @@ mod tests {
             duration: Duration::from_secs(60),
             holds: Some(holds),
             ids_max: 1_000,
+            round: false,
         };
         let shared = Arc::new(Shared::new(plan, vec![target], target));
         let ended = start(&shared).expect("it starts");

@@ -25,6 +25,9 @@ use super::serve::told_to_stop;
 use super::{Failure, Reach};
 pub(super) use tally::record;
 
+/// Units that `tail` sells at most.
+const TAIL_UNITS_MAX: u64 = 100_000_000;
+
 /// What the load is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Mode {
@@ -36,6 +39,8 @@ pub(super) enum Mode {
     SoldOut,
     /// Place, extend, then confirm two of three and release the third.
     LifeCycle,
+    /// Sell `--total` units out, one a request, and tell how the last hundredth goes.
+    Tail,
     /// An empty handler in this process: what HTTP alone costs.
     Empty,
     /// Places `--holds` holds and tells the memory of each (needs --cluster).
@@ -51,6 +56,9 @@ pub(super) enum Mode {
   holdfast bench sold-out --compare-empty --cluster 3
   holdfast bench unary --kill-leader --cluster 3
   holdfast bench restart --holds 1000000 --cluster 3
+  holdfast bench unary --buckets 4 --cluster 3
+  holdfast bench batch --batch 1000 --buckets 4 --skew 50 --cluster 3
+  holdfast bench tail --buckets 4 --total 10000 --cluster 3
   holdfast bench --url http://n1:7101,http://n2:7101,http://n3:7101 --json
 
 Exits 1, and reports no figures, when the audit afterwards finds a law broken or an acknowledged
@@ -74,6 +82,17 @@ pub(super) struct Bench {
     /// Units of the new item.
     #[arg(long, value_parser = super::item::quantity, default_value = "1000000000000")]
     total: u64,
+    /// Over how many shards the new item is spread; connections go round all nodes then.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    buckets: u16,
+    /// Regions of the new item (r0, r1, …), each spread over `--buckets`; buyers belong to them in
+    /// turn.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16))]
+    regions: u16,
+    /// Percent of the placements that one buyer makes: all of them meet the same bucket.
+    #[arg(long, default_value_t = 0, value_name = "PERCENT",
+        value_parser = clap::value_parser!(u8).range(0..=100))]
+    skew: u8,
     /// How many different buyers there are.
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     buyers: u64,
@@ -116,10 +135,19 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 impl Bench {
+    /// Whether the item lies on several buckets.
+    pub(super) fn is_spread(&self) -> bool {
+        self.buckets > 1 || self.regions > 1
+    }
+
     pub(super) async fn run(self, reach: Reach) -> Result<(), Failure> {
         let needs_cluster = matches!(self.mode, Mode::Preload | Mode::Restart);
         if needs_cluster && self.cluster.is_none() {
             return Err(Failure::Usage("this measurement needs --cluster N".into()));
+        }
+        if self.mode == Mode::Tail && self.total > TAIL_UNITS_MAX {
+            let words = format!("`tail` sells everything: name --total, at most {TAIL_UNITS_MAX}");
+            return Err(Failure::Usage(words));
         }
         // Ctrl-C ends whatever goes on; a cluster of its own is stopped on the way out.
         tokio::select! {
@@ -134,7 +162,7 @@ impl Bench {
         match self.mode {
             Mode::Preload | Mode::Restart => memory::run(self, reach).await,
             Mode::Empty => run::empty_only(self, reach).await,
-            Mode::Unary | Mode::Batch | Mode::SoldOut | Mode::LifeCycle => {
+            Mode::Unary | Mode::Batch | Mode::SoldOut | Mode::LifeCycle | Mode::Tail => {
                 run::measure(self, reach).await
             }
         }

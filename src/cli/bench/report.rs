@@ -30,6 +30,8 @@ pub(super) struct Report {
     pub(super) cpu: Option<CpuUse>,
     pub(super) empty_per_second: Option<f64>,
     pub(super) failover: Option<Option<Duration>>,
+    /// How long the last hundredth of the units took, in `tail`: `None` within when it was not sold.
+    pub(super) tail: Option<Option<Duration>>,
     pub(super) verdict: Option<Verdict>,
 }
 
@@ -69,6 +71,7 @@ impl Report {
             "empty_handler_per_s": self.empty_per_second,
             "of_empty_handler": self.ratio(),
             "failover_ms": self.failover.flatten().map(|gap| gap.as_secs_f64() * 1e3),
+            "tail_ms": self.tail.flatten().map(|took| took.as_secs_f64() * 1e3),
             "audit": verdict.map(|verdict| &verdict.audit),
             "unknown_made_a_hold": verdict.map(|verdict| verdict.unknown_made),
             "holds_looked_up": verdict.map(|verdict| verdict.looked_up),
@@ -96,6 +99,11 @@ impl Report {
         match self.failover {
             Some(Some(gap)) => row("leader killed", format!("next grant after {}", span(gap))),
             Some(None) => row("leader killed", "no grant after it".into()),
+            None => {}
+        }
+        match self.tail {
+            Some(Some(took)) => row("the last hundredth", format!("sold within {}", span(took))),
+            Some(None) => row("the last hundredth", "was not sold".into()),
             None => {}
         }
         row("log", self.log_words());
@@ -159,6 +167,7 @@ pub(super) fn words_of(bench: &Bench) -> String {
         Mode::Batch => format!("batches of {}", bench.batch),
         Mode::SoldOut => "sold-out refusals, one a request".to_owned(),
         Mode::LifeCycle => "place, extend, confirm or release".to_owned(),
+        Mode::Tail => format!("{} units sold out, one a request", bench.total),
         Mode::Empty => "an empty handler".to_owned(),
         Mode::Preload => format!("{} holds placed", bench.holds),
         Mode::Restart => format!("a restart with {} holds", bench.holds),
@@ -167,7 +176,14 @@ pub(super) fn words_of(bench: &Bench) -> String {
         Some(nodes) => format!(", {nodes} nodes on this machine"),
         None => String::new(),
     };
-    format!("{mode}, {} connections{nodes}", bench.connections)
+    let mut spread = String::new();
+    if bench.is_spread() {
+        spread = format!(", {} regions of {} buckets", bench.regions, bench.buckets);
+    }
+    if bench.skew > 0 {
+        spread.push_str(&format!(", {} % by one buyer", bench.skew));
+    }
+    format!("{mode}{spread}, {} connections{nodes}", bench.connections)
 }
 
 /// A count for people: `12,345`.
@@ -199,6 +215,7 @@ mod tests {
         let mut report = Report {
             what: "x".into(),
             mode: Mode::Unary,
+            tail: None,
             item: "x".into(),
             seconds: 2.0,
             tally: Tally::new(0),

@@ -22,6 +22,16 @@ pub(super) struct Requests {
     buyers: u64,
     batch: u64,
     ttl_ms: u64,
+    crowd: Crowd,
+}
+
+/// How the buyers are spread.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Crowd {
+    /// Regions that they belong to in turn; none is named with fewer than two.
+    pub(super) regions: u64,
+    /// Percent of the placements that one buyer makes.
+    pub(super) skew: u64,
 }
 
 impl Requests {
@@ -48,7 +58,17 @@ impl Requests {
             buyers: buyers.max(1),
             batch: batch.max(1),
             ttl_ms,
+            crowd: Crowd::default(),
         }
+    }
+
+    /// Spreads the buyers, and asks any node instead of being sent to a leader.
+    pub(super) fn spread(mut self, crowd: Crowd) -> Requests {
+        self.crowd = crowd;
+        for head in [&mut self.place_head, &mut self.batch_head, &mut self.change_tail] {
+            *head = head.replace("prefer: redirect\r\n", "");
+        }
+        self
     }
 
     /// How many operations a batch has.
@@ -63,18 +83,34 @@ impl Requests {
 
     /// The buyer of the operation with this number.
     pub(super) fn buyer(&self, number: u64) -> String {
-        format!("b{}", number % self.buyers)
+        format!("b{}", self.buyer_number(number))
+    }
+
+    fn buyer_number(&self, number: u64) -> u64 {
+        if number % 100 < self.crowd.skew { 0 } else { number % self.buyers }
+    }
+
+    /// The region of the operation with this number, as its buyer has it.
+    pub(super) fn region(&self, number: u64) -> Option<String> {
+        let regions = self.crowd.regions;
+        (regions > 1).then(|| format!("r{}", self.buyer_number(number) % regions))
+    }
+
+    /// The member that names the region, or nothing.
+    fn region_member(&self, number: u64) -> String {
+        let region = self.region(number);
+        region.map(|region| format!(",\"region\":\"{region}\"")).unwrap_or_default()
     }
 
     /// Writes a placement of one unit.
     pub(super) fn place(&self, number: u64, out: &mut Vec<u8>) {
-        let buyer = number % self.buyers;
-        let length = PLACE_BODY_BYTES + digits(buyer) + digits(self.ttl_ms);
+        let (buyer, region) = (self.buyer_number(number), self.region_member(number));
+        let length = PLACE_BODY_BYTES + digits(buyer) + digits(self.ttl_ms) + region.len();
         out.clear();
         write!(
             out,
             "{}idempotency-key: {}-{number}\r\ncontent-length: {length}\r\n\r\n\
-             {{\"quantity\":1,\"buyer\":\"b{buyer}\",\"ttl_ms\":{}}}",
+             {{\"quantity\":1,\"buyer\":\"b{buyer}\",\"ttl_ms\":{}{region}}}",
             self.place_head, self.key_prefix, self.ttl_ms
         )
         .expect("a Vec takes every write");
@@ -98,11 +134,12 @@ impl Requests {
             write!(
                 out,
                 "{{\"op\":\"place\",\"key\":\"{}-{number}\",\"item\":{},\"quantity\":1,\
-                 \"buyer\":\"b{}\",\"ttl_ms\":{}}}",
+                 \"buyer\":\"b{}\",\"ttl_ms\":{}{}}}",
                 self.key_prefix,
                 self.item_json,
-                number % self.buyers,
-                self.ttl_ms
+                self.buyer_number(number),
+                self.ttl_ms,
+                self.region_member(number)
             )
             .expect("a Vec takes every write");
         }
@@ -226,6 +263,26 @@ mod tests {
             assert_eq!(body["buyer"], requests(1).buyer(number));
             assert_eq!(body["quantity"], 1);
         }
+    }
+
+    #[test]
+    fn spread_buyers_name_their_regions_and_ask_any_node() {
+        let spread = requests(2).spread(Crowd { regions: 3, skew: 50 });
+        let mut out = Vec::new();
+        for number in [7, 70, 171] {
+            spread.place(number, &mut out);
+            let (head, body) = split(&out);
+            assert!(!head.contains("redirect"), "{head}");
+            assert_eq!(body["buyer"], spread.buyer(number));
+            assert_eq!(
+                Some(body["region"].as_str().expect("a region").to_owned()),
+                spread.region(number)
+            );
+        }
+        assert_eq!(spread.buyer(49), "b0", "half of them are one buyer's");
+        spread.place_batch(70, &mut out);
+        let (_, body) = split(&out);
+        assert_eq!(body["operations"][1]["region"], "r2");
     }
 
     #[test]

@@ -17,7 +17,7 @@ use super::super::{Failure, Reach, audit};
 use super::load::{self, Plan, Shared};
 use super::machine::{self, CpuReading, CpuUse};
 use super::report::{Report, grouped, words_of};
-use super::request::Requests;
+use super::request::{Crowd, Requests};
 use super::scrape::Counters;
 use super::tally::{IDS_MAX, Tally};
 use super::wire::address_in;
@@ -105,7 +105,7 @@ impl Stage {
         };
         let path = format!("/v1/items/{}", path_segment(&item));
         let total = if bench.mode == Mode::SoldOut { 1 } else { bench.total };
-        let body = json!({
+        let mut body = json!({
             "total": total,
             "hold": {
                 "ttl_ms": TTL_MS,
@@ -114,6 +114,11 @@ impl Stage {
                 "max_lifetime_ms": 2 * TTL_MS,
             },
         });
+        if bench.regions > 1 {
+            body["regions"] = regions(total, bench.regions, bench.buckets);
+        } else if bench.buckets > 1 {
+            body["buckets"] = json!(bench.buckets);
+        }
         let key = client.fresh_key();
         let sent = client.send(Method::PUT, &path, Some(&body), Some(&key), client.deadline());
         let mut commit = sent.await?.commit;
@@ -133,6 +138,16 @@ impl Stage {
         let leader = commit.take().as_deref().and_then(leader_of_commit);
         Ok(Stage { item, before, leader })
     }
+}
+
+/// Regions r0, r1, … that share a total.
+fn regions(total: u64, count: u16, buckets: u16) -> serde_json::Value {
+    let count = u64::from(count);
+    let plan = |at: u64| {
+        let quota = total / count + u64::from(at < total % count);
+        (format!("r{at}"), json!({"quota": quota, "buckets": buckets}))
+    };
+    (0..count).map(plan).collect::<serde_json::Map<_, _>>().into()
 }
 
 /// Measures one of the modes that sell.
@@ -172,6 +187,7 @@ pub(super) async fn measure(mut bench: Bench, reach: &Reach) -> Result<(), Failu
         cpu: ran.cpu,
         empty_per_second,
         failover: bench.kill_leader.then_some(ran.failover),
+        tail: (bench.mode == Mode::Tail).then_some(ran.tail),
         verdict: Some(verdict),
     };
     field.close().await?;
@@ -220,6 +236,7 @@ async fn empty_report(bench: &Bench) -> Result<Report, Failure> {
         cpu,
         empty_per_second: None,
         failover: None,
+        tail: None,
         verdict: None,
     })
 }
@@ -234,12 +251,17 @@ fn plan_of_times(bench: &Bench) -> Plan {
         duration: bench.duration,
         holds: None,
         ids_max: IDS_MAX,
+        round: bench.is_spread(),
     }
 }
 
 pub(super) fn plan_of(bench: &Bench, item: &str, reach: &Reach) -> Plan {
     let tenant = reach.tenant.as_deref();
-    let requests = Requests::new(item, tenant, bench.buyers, bench.batch, TTL_MS);
+    let mut requests = Requests::new(item, tenant, bench.buyers, bench.batch, TTL_MS);
+    if bench.is_spread() {
+        let crowd = Crowd { regions: bench.regions.into(), skew: bench.skew.into() };
+        requests = requests.spread(crowd);
+    }
     Plan { requests, ..plan_of_times(bench) }
 }
 
@@ -249,6 +271,8 @@ pub(super) struct Ran {
     pub(super) cpu: Option<CpuUse>,
     pub(super) ran_for: Duration,
     pub(super) failover: Option<Duration>,
+    /// How long the last hundredth of the units took, in `tail`.
+    pub(super) tail: Option<Duration>,
 }
 
 /// Runs the load against the leader and, when asked for, kills that half-way.
@@ -267,7 +291,11 @@ pub(super) async fn drive(
     let pids = field.pids();
     let begun = now();
     let cpu = CpuReading::take(&pids);
-    let shared = Arc::new(Shared::new(plan, nodes, target));
+    let mut shared = Shared::new(plan, nodes, target);
+    if bench.mode == Mode::Tail {
+        shared.tail = load::Tail::of(bench.total);
+    }
+    let shared = Arc::new(shared);
     let running = load::start(&shared)?;
     let killing = async {
         if let (true, Some(own), Some(id)) = (bench.kill_leader, &mut field.own, leader) {
@@ -286,7 +314,8 @@ pub(super) async fn drive(
     let failover = shared.killed.get().and_then(|at| Some(*shared.granted_again.get()? - *at));
     // A killed node's processor time is gone with it, and would count as others'.
     let cpu = cpu.filter(|_| !bench.kill_leader);
-    Ok(Ran { tally: tally?, cpu, ran_for: now() - begun, failover })
+    let tail = shared.tail.took();
+    Ok(Ran { tally: tally?, cpu, ran_for: now() - begun, failover, tail })
 }
 
 /// Shows how the load goes until it has ended. Dropped (Ctrl-C), it stops the load.

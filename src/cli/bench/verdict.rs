@@ -78,11 +78,13 @@ impl Verdict {
         let numbers = tally.unknown.iter().flat_map(|keys| keys.first..keys.first + keys.count);
         for number in numbers.take(UNKNOWN_LOOKUPS_MAX as usize) {
             shown.inc(1);
+            let region = requests.region(number).map(|region| format!("&region={region}"));
             let path = format!(
-                "/v1/receipts/{}?item={}&buyer={}",
+                "/v1/receipts/{}?item={}&buyer={}{}",
                 requests.key(number),
                 path_segment(item),
-                requests.buyer(number)
+                requests.buyer(number),
+                region.unwrap_or_default()
             );
             if made_a_hold(client, &path).await? {
                 self.unknown_made += 1;
@@ -177,7 +179,12 @@ impl Verdict {
             Mode::SoldOut if tally.placed + self.unknown_made > 0 => {
                 self.faults.push(format!("{} units of a sold-out item were granted", tally.placed));
             }
-            Mode::Unary | Mode::Batch | Mode::SoldOut | Mode::Preload | Mode::Restart => {
+            Mode::Unary
+            | Mode::Batch
+            | Mode::SoldOut
+            | Mode::Tail
+            | Mode::Preload
+            | Mode::Restart => {
                 self.within("held or sold", held + sold, made, made + self.unknown_left);
             }
             Mode::LifeCycle => {

@@ -24,7 +24,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    fn new(tag: &'static str, summary: &'static str) -> Entry {
+    pub(super) fn new(tag: &'static str, summary: &'static str) -> Entry {
         Entry {
             tag,
             summary,
@@ -38,27 +38,27 @@ impl Entry {
     }
 
     /// It carries an idempotency key.
-    fn keyed(mut self) -> Entry {
+    pub(super) fn keyed(mut self) -> Entry {
         self.key = true;
         self.or(&[K::KeyMissing, K::KeyReused])
     }
 
-    fn body(mut self, schema: RefOr<Schema>, required: Required) -> Entry {
+    pub(super) fn body(mut self, schema: RefOr<Schema>, required: Required) -> Entry {
         self.body = Some((schema, required));
         self.or(&[K::Validation])
     }
 
-    fn like(mut self, example: Value) -> Entry {
+    pub(super) fn like(mut self, example: Value) -> Entry {
         self.example = Some(example);
         self
     }
 
-    fn asks(mut self, query: Vec<Query>) -> Entry {
+    pub(super) fn asks(mut self, query: Vec<Query>) -> Entry {
         self.query = query;
         self
     }
 
-    fn says(mut self, status: u16, words: &'static str, schema: RefOr<Schema>) -> Entry {
+    pub(super) fn says(mut self, status: u16, words: &'static str, schema: RefOr<Schema>) -> Entry {
         self.success.push((status, words, Some(schema)));
         self
     }
@@ -68,18 +68,18 @@ impl Entry {
         self
     }
 
-    fn or(mut self, problems: &[K]) -> Entry {
+    pub(super) fn or(mut self, problems: &[K]) -> Entry {
         self.problems.extend_from_slice(problems);
         self
     }
 
     /// It has the problems of every read of a shard.
-    fn reading(self) -> Entry {
+    pub(super) fn reading(self) -> Entry {
         self.or(&[K::Internal, K::ItemPaused, K::Overloaded, K::DeadlinePassed, K::NotServing])
     }
 
     /// It has the problems of every change.
-    fn changing(self) -> Entry {
+    pub(super) fn changing(self) -> Entry {
         self.reading().or(&[K::BodyTimeout, K::TooLarge, K::OutcomeUnknown])
     }
 }
@@ -100,6 +100,10 @@ impl Book {
             Route::CloseItem => self.mode("Closes an item, for good: it takes no more holds"),
             Route::Availability => self.availability(),
             Route::Audit => self.audit(),
+            Route::ReadLayout => self.read_layout(),
+            Route::PutLayout => self.put_layout(),
+            Route::ListTransfers => self.list_transfers(),
+            Route::MoveStock => self.move_stock(),
             Route::SoldOut => self.sold_out(),
             Route::PlaceHold => self.place_hold(),
             Route::ListHolds => self.list_holds(),
@@ -174,7 +178,8 @@ impl Book {
             .body(body, Required::False)
             .like(json!({"total": 100, "limit_per_buyer": 2, "hold": {"ttl_ms": 600_000}}))
             .says(200, "Configured, or as it was.", item.clone())
-            .says(201, "Created.", item)
+            .says(201, "Created.", item.clone())
+            .says(202, "Done at its home; some shards of its buckets have not answered.", item)
             .changing()
             .or(&[K::UseAdjustments, K::RevisionMismatch, K::NotFound, K::NotImplemented])
     }
@@ -219,11 +224,11 @@ impl Book {
 
     fn mode(&mut self, summary: &'static str) -> Entry {
         let schema = self.add::<api::Item>();
-        Entry::new("items", summary).says(200, "The item as it is now.", schema).changing().or(&[
-            K::NotFound,
-            K::ItemClosed,
-            K::Validation,
-        ])
+        Entry::new("items", summary)
+            .says(200, "The item as it is now.", schema.clone())
+            .says(202, "Done at its home; some shards of its buckets have not answered.", schema)
+            .changing()
+            .or(&[K::NotFound, K::ItemClosed, K::Validation])
     }
 
     fn availability(&mut self) -> Entry {

@@ -5,6 +5,7 @@
 //! equal.
 
 mod entry;
+mod layouts;
 mod parameter;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -213,7 +214,7 @@ fn headers(mut operation: OperationBuilder, route: Route) -> OperationBuilder {
             "Time the caller still has, in ms; 2,000 when absent. Past it nothing is proposed.",
         ));
     let if_match = "The revision that the caller has read, as its ETag gave it.";
-    if matches!(route, Route::PutItem | Route::AdjustItem) {
+    if matches!(route, Route::PutItem | Route::AdjustItem | Route::PutLayout) {
         operation = operation.parameter(header("If-Match", text(), if_match));
     }
     operation

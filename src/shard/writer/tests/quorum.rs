@@ -5,6 +5,8 @@ use crate::ledger::NodeId;
 use crate::raft::trial::network;
 use crate::shard::desk::{Hop, Request};
 use crate::shard::router::Router;
+use crate::shard::supply::NoTransfers;
+use crate::shard::thirst::ThirstLimits;
 
 #[test]
 fn without_a_fresh_quorum_what_is_queued_is_paused_at_once_and_nothing_is_taken() {
@@ -100,7 +102,8 @@ fn what_waits_for_a_shard_that_is_stuck_and_without_a_quorum_is_told_so_by_the_w
         let bench = Bench::open(none, 1).await;
         let shards = [bench.service.clone()];
         let network = network(NodeId(1));
-        let router = Router::open(NodeId(1), &shards, Vec::new(), network);
+        let (limits, policy) = (ThirstLimits::trial(), Arc::new(NoTransfers));
+        let router = Router::open(NodeId(1), &shards, Vec::new(), network, limits, policy);
         let deadline = runtime::now() + LONG;
         let (question, consistency) = (Question::from(place("k", 1)), Consistency::Leader);
         let request = Request { question, deadline, consistency, hop: Hop::Forward };

@@ -1,0 +1,29 @@
+//! Items of several buckets or regions, sold to their dry tail. What is checked of them is what can
+//! be said without knowing which bucket a buyer belongs to.
+
+use super::{known, newcomer, place, reading, upon};
+use crate::history::{Act, Value};
+use crate::room::Room;
+use crate::worker::Worker;
+
+pub(super) async fn turn(room: &Room, worker: &mut Worker, item: &Value, regions: &[&str]) {
+    match worker.dice.below(100) {
+        0..=64 => {
+            let quantity = worker.dice.between(1, 2);
+            let region = worker.dice.pick(regions).map(|region| (*region).to_owned());
+            let asked = Value { region, ..newcomer(worker, item, quantity) };
+            if let Some(row) = place(room, worker, item, asked).await {
+                room.remember(item, known(&row));
+            }
+        }
+        65..=89 => {
+            if let Some(hold) = room.take_known(item, worker) {
+                let act = if worker.dice.percent(40) { Act::Confirm } else { Act::Release };
+                let word = if act == Act::Confirm { "pay" } else { "back" };
+                worker.finish(act, upon(item, &hold.id, word)).await;
+            }
+        }
+        90..=94 => drop(worker.call(Act::Audit, reading(item, "linearizable")).await),
+        _ => drop(worker.call(Act::Stock, reading(item, "linearizable")).await),
+    }
+}

@@ -1,0 +1,168 @@
+//! Layouts and transfers on the wire: items over several buckets.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::item::RegionSpec;
+use super::time::Timestamp;
+
+/// Changes an item's regions (`PUT /v1/items/{item}/layout`): all regions from now on. A region
+/// that exists keeps its buckets; quota 0 closes it, a quota above 0 reopens it; one that is left
+/// out must be closed already.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PutLayout {
+    /// The regions by name; their quotas sum to at most the total.
+    pub regions: BTreeMap<String, RegionSpec>,
+}
+
+/// Moves stock from one bucket to another (`POST /v1/items/{item}/transfers`).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MoveStock {
+    /// The bucket that gives.
+    pub from: u16,
+    /// The bucket that gets.
+    pub to: u16,
+    /// Units, in one step: more than may be under way at once are refused.
+    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
+    pub quantity: u64,
+    /// Units that `from` has ever sent to `to`, as the caller has read it: the move is refused when
+    /// it is another. It makes a retry safe.
+    #[schema(minimum = 0, maximum = 9_007_199_254_740_991_i64)]
+    pub if_sent: u64,
+}
+
+/// Stock that was moved.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct MovedStock {
+    /// The bucket that gave.
+    pub from: u16,
+    /// The bucket that gets.
+    pub to: u16,
+    /// Units ever sent, these included.
+    pub sent: u64,
+    /// Units ever accepted; while it is less the rest is on its way, and arrives by itself.
+    pub accepted: u64,
+}
+
+/// Where an item's stock lies (`GET /v1/items/{item}/layout`).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ItemLayout {
+    /// The item.
+    pub item: String,
+    /// Its number.
+    pub number: u64,
+    /// Changes with every definition, mode, region or bucket.
+    pub version: u64,
+    /// The item's revision, for `If-Match`; also the `ETag`.
+    pub revision: u64,
+    /// The region of a hold that names none.
+    pub default_region: String,
+    /// Units that exist.
+    pub total: u64,
+    /// Units between buckets.
+    pub in_transit: u64,
+    /// Its regions by name.
+    pub regions: BTreeMap<String, RegionStock>,
+    /// Its buckets.
+    pub buckets: Vec<BucketLevel>,
+    /// Shards that have not answered the last version yet.
+    pub behind: Vec<u16>,
+    /// What is under way: `lowering` or `deletion`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub operation: Option<String>,
+    /// The ledger's time in this answer.
+    pub as_of: Timestamp,
+}
+
+/// A region and its stock.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RegionStock {
+    /// Units that are meant to lie there.
+    pub quota: u64,
+    /// Units that other regions may not take.
+    pub floor: u64,
+    /// Over how many buckets it is spread.
+    pub buckets: u16,
+    /// Whether it takes no more holds.
+    pub closed: bool,
+    /// Units that a placement could take.
+    pub available: u64,
+    /// Units held.
+    pub held: u64,
+    /// Units sold.
+    pub sold: u64,
+}
+
+/// A bucket and its stock.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct BucketLevel {
+    /// The bucket.
+    pub id: u16,
+    /// Its shard.
+    pub shard: u16,
+    /// Its region.
+    pub region: String,
+    /// The part of its region's buyers that it serves.
+    pub share_of_buyers: f64,
+    /// Units that a placement could take.
+    pub available: u64,
+    /// Units held.
+    pub held: u64,
+    /// Units sold.
+    pub sold: u64,
+    /// Units sent and not known to be accepted.
+    pub in_transit: u64,
+    /// Its share of its region's floor.
+    pub floor: u64,
+    /// Units set aside for a lower total.
+    pub earmarked: u64,
+}
+
+/// What ever moved between the buckets of an item (`GET /v1/items/{item}/transfers`).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Transfers {
+    /// The item.
+    pub item: String,
+    /// The most units that one bucket may have under way.
+    pub bound: u64,
+    /// Each ordered pair of buckets that ever traded.
+    pub transfers: Vec<Transfer>,
+}
+
+/// What one bucket sent to another.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Transfer {
+    /// The bucket that gives.
+    pub from: u16,
+    /// The bucket that gets.
+    pub to: u16,
+    /// Units ever sent.
+    pub sent: u64,
+    /// Units ever accepted, by the receiver's own word.
+    pub accepted: u64,
+}
+
+/// What a change of the layout would do (`PUT …/layout?dry_run=true`).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LayoutPlan {
+    /// The revision that it is planned from.
+    pub revision: u64,
+    /// What would change, one sentence each; empty when nothing would.
+    pub changes: Vec<String>,
+    /// The buckets that would be opened.
+    pub new_buckets: Vec<NewBucket>,
+}
+
+/// A bucket that would be opened.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NewBucket {
+    /// Its region.
+    pub region: String,
+    /// Its shard.
+    pub shard: u16,
+}

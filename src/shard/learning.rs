@@ -1,0 +1,143 @@
+//! How this node learns where the buckets of an item live.
+//!
+//! From this node's own replica of the item's home when it knows the item, else from the home's
+//! leader. What is learned only chooses whom to ask; the ledgers decide.
+
+use std::sync::Arc;
+
+use super::desk::{Outcome, Question, Reply};
+use super::directory::Layout;
+use super::home::reply;
+use super::parley::{Parley, Told};
+use super::placement::{laid_out, missing};
+use super::router::{Router, no_such_shard};
+use crate::ledger::{
+    BucketRef, Found, ItemCursor, ItemRef, NameRef, PauseReason, Query, ShardId, home_shard,
+};
+use crate::runtime::Instant;
+
+impl Router {
+    /// Learns the layouts without which these questions cannot be routed. Returns the buckets that
+    /// certainly do not exist.
+    pub(super) async fn learn_missing(
+        self: &Arc<Router>,
+        questions: impl IntoIterator<Item = &Question>,
+        deadline: Instant,
+    ) -> Vec<BucketRef> {
+        let mut asked: Vec<BucketRef> = Vec::new();
+        for question in questions {
+            if let Some(bucket) = missing(question, &self.directory)
+                && !asked.contains(&bucket)
+            {
+                asked.push(bucket);
+            }
+        }
+        let mut none = Vec::new();
+        for bucket in asked {
+            if Box::pin(self.is_nowhere(bucket, deadline)).await {
+                none.push(bucket);
+            }
+        }
+        none
+    }
+
+    /// Looks for a bucket's shard: in this node's replica of its home, then at the home's leader.
+    /// Tells whether that has said that there is no such bucket.
+    async fn is_nowhere(self: &Arc<Router>, bucket: BucketRef, deadline: Instant) -> bool {
+        let item = ItemRef { home: bucket.home, item: bucket.item };
+        let Some(place) = self.place(item.home) else { return true };
+        let here = place.replica.read().ledger.item_numbered(item.home, item.item);
+        if let Some(view) = here {
+            self.directory.learn(&view);
+        }
+        if self.shard_of_bucket(bucket).is_some() {
+            return false;
+        }
+        match self.parley(item.home, Parley::Layout(item), deadline).await {
+            Some(Told::Layout(Some(view))) => {
+                self.directory.learn(&view);
+                self.shard_of_bucket(bucket).is_none()
+            }
+            Some(Told::Layout(None)) => true,
+            Some(_) | None => false,
+        }
+    }
+
+    /// The answer to a question that could not be routed.
+    pub(super) fn nowhere(&self, question: &Question, none: &[BucketRef]) -> Reply {
+        match missing(question, &self.directory) {
+            // Where it lives is not known now. Nothing was taken.
+            Some(bucket) if !none.contains(&bucket) => {
+                reply(Outcome::Paused(PauseReason::QuorumLost))
+            }
+            Some(_) | None => no_such_shard(),
+        }
+    }
+
+    /// Learns the layout anew that a misrouted question goes by. Tells whether it is another than
+    /// before: only then is it worth asking again.
+    pub(super) async fn learn_of(
+        self: &Arc<Router>,
+        question: &Question,
+        deadline: Instant,
+    ) -> bool {
+        let Some(name) = laid_out(question) else { return false };
+        let before = self.directory.named(name);
+        let after = Box::pin(self.learn(name, deadline)).await;
+        match (before, after) {
+            (Some(before), Some(after)) => before.view().revision != after.view().revision,
+            (None, None) => false,
+            (Some(_), None) | (None, Some(_)) => true,
+        }
+    }
+
+    /// Learns where an item's buckets live from its home's leader.
+    pub(super) async fn learn(
+        self: &Arc<Router>,
+        name: NameRef<'_>,
+        deadline: Instant,
+    ) -> Option<Arc<Layout>> {
+        let home = home_shard(name, self.shard_count());
+        let question = Question::Query { query: Query::Item(name.owned()), shard: Some(home) };
+        let reply = self.ask_shard(home, question, deadline).await;
+        match reply.outcome {
+            Outcome::Found(Found::Item(view)) => self.directory.learn(&view),
+            Outcome::Found(Found::NotFound) => self.directory.forget_name(name),
+            Outcome::Found(_)
+            | Outcome::Answered(_)
+            | Outcome::InFlight
+            | Outcome::Paused(_)
+            | Outcome::Overloaded
+            | Outcome::Late
+            | Outcome::Unknown
+            | Outcome::Elsewhere { .. }
+            | Outcome::NotServing(_) => return None,
+        }
+        self.directory.named(name)
+    }
+
+    /// Learns the layouts of some more items whose home's replica is here, and tells where to go
+    /// on.
+    pub fn learn_some(&self, shard: ShardId, from: ItemCursor, steps: usize) -> ItemCursor {
+        let Some(place) = self.place(shard) else { return from };
+        let state = place.replica.read();
+        let (items, next) = state.ledger.spread_from(from, steps);
+        let views: Vec<_> = items
+            .into_iter()
+            .filter(|item| self.directory.numbered(*item).is_none())
+            .filter_map(|item| state.ledger.item_numbered(item.home, item.item))
+            .collect();
+        drop(state);
+        for view in views {
+            self.directory.learn(&view);
+        }
+        next
+    }
+
+    /// Learns from an answer that shows an item.
+    pub(super) fn learn_from(&self, outcome: &Outcome) {
+        if let Outcome::Answered(crate::ledger::Answer::Item { item, .. }) = outcome {
+            self.directory.learn(item);
+        }
+    }
+}

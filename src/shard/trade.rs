@@ -1,0 +1,255 @@
+//! Moving stock without a buyer who waits for it: the first spreading, refills, and gathering.
+//!
+//! All of it goes through the same commands as a pull for a thirsty bucket, with the same bounds.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::desk::{Outcome, Question, Reply};
+use super::directory::Layout;
+use super::parley::pair_of;
+use super::router::Router;
+use super::slake::level_in;
+use super::supply::{Asked, Rank, Supply};
+use crate::ledger::{
+    AcceptStock, Answer, BucketId, BucketRef, Command, Duty, Found, ItemRef, Level, Query,
+    SendStock, SettleStock, ShardId, UnixMs,
+};
+use crate::runtime::{self, Instant};
+
+/// How long one step of it may take.
+const STEP_MAX: Duration = Duration::from_millis(500);
+/// Sends of one spreading before it lets others have a turn.
+const SENDS_A_TURN: usize = 32;
+
+/// Duties that the figure of what is in transit is taken from.
+const DUTIES_MAX: u32 = 1_000;
+
+/// What gathering came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Gathered {
+    /// Units that came.
+    pub(crate) brought: u64,
+    /// Units that are left in all other buckets together; `None` when that is not known.
+    pub(crate) left: Option<u64>,
+}
+
+impl Router {
+    /// Returns the shard of a bucket of a spread item, if it is known here.
+    pub(crate) fn shard_of_bucket(&self, bucket: BucketRef) -> Option<ShardId> {
+        if bucket.bucket == BucketId(0) {
+            return Some(bucket.home);
+        }
+        let layout = self.directory.numbered(ItemRef { home: bucket.home, item: bucket.item })?;
+        Some(layout.place_of(bucket.bucket)?.shard)
+    }
+
+    /// Estimates ledger time of a shard here.
+    pub(crate) fn time_of(&self, shard: ShardId) -> UnixMs {
+        self.ledger_time(shard)
+    }
+
+    /// Returns buckets of spread items on a shard, from the `from`-th on, in the order of their
+    /// items.
+    pub(crate) fn spread_items(
+        &self,
+        shard: ShardId,
+        from: usize,
+        at_most: usize,
+    ) -> Vec<BucketRef> {
+        let layouts = self.directory.all();
+        let here = layouts.iter().flat_map(|layout| {
+            let here = layout.buckets().iter().filter(|place| place.shard == shard);
+            here.map(|place| layout.bucket(place.bucket))
+        });
+        here.skip(from).take(at_most).collect()
+    }
+
+    /// Units that buckets led here have sent and do not know to be accepted.
+    pub(super) fn in_transit(&self) -> u64 {
+        let mut units = 0_u64;
+        for shard in (0..self.shard_count()).map(ShardId).filter(|shard| self.leads(*shard)) {
+            let Some(place) = self.place(shard) else { continue };
+            let state = place.replica.read();
+            let query = Query::Duties { after: None, limit: DUTIES_MAX };
+            let Found::Duties(duties) = state.ledger.query(&query) else { continue };
+            let owing: BTreeSet<ItemRef> = duties
+                .iter()
+                .filter_map(|duty| match duty {
+                    Duty::Deliver { accept, .. } => {
+                        Some(ItemRef { home: accept.to.home, item: accept.to.item })
+                    }
+                    Duty::Configure { .. }
+                    | Duty::Erase { .. }
+                    | Duty::Lower { .. }
+                    | Duty::Delete { .. } => None,
+                })
+                .collect();
+            for item in owing {
+                if let Found::Levels(levels) = state.ledger.query(&Query::Levels(item)) {
+                    let under_way = levels.buckets.iter().map(|level| level.in_transit);
+                    units = units.saturating_add(under_way.sum());
+                }
+            }
+        }
+        units
+    }
+
+    fn layout_of(&self, bucket: BucketRef) -> Option<Arc<Layout>> {
+        self.directory.numbered(ItemRef { home: bucket.home, item: bucket.item })
+    }
+
+    /// Sends from bucket 0 of an item what its quotas put into the other buckets and what never was
+    /// there, as far as bucket 0 has more than its own share.
+    pub(crate) async fn spread_out(self: &Arc<Router>, shard: ShardId, bucket: BucketRef) {
+        if bucket.bucket != BucketId(0) {
+            return;
+        }
+        for _ in 0..SENDS_A_TURN {
+            let Some(layout) = self.fresh_layout(shard, bucket) else { return };
+            let Some((levels, _)) = self.levels_here(shard, layout.item()) else { return };
+            let Some(own) = level_in(&levels, bucket.bucket) else { return };
+            let total = levels.total.unwrap_or(layout.view().total);
+            let Some((to, quantity)) = next_share(&layout, own, self.bound(total, 0)) else {
+                return;
+            };
+            if !self.push(shard, &layout, own, to, quantity, total).await {
+                return;
+            }
+        }
+    }
+
+    /// The layout with the quotas of now: this node has the home's replica when it leads the home.
+    fn fresh_layout(&self, shard: ShardId, bucket: BucketRef) -> Option<Arc<Layout>> {
+        let known = self.layout_of(bucket)?;
+        let state = self.place(shard)?.replica.read();
+        let view = state.ledger.item_numbered(bucket.home, bucket.item)?;
+        drop(state);
+        if view.revision > known.view().revision {
+            self.directory.learn(&view);
+            return self.layout_of(bucket);
+        }
+        Some(known)
+    }
+
+    /// Sends stock of a bucket here to another, and has it accepted. Tells whether it was.
+    async fn push(
+        self: &Arc<Router>,
+        shard: ShardId,
+        layout: &Arc<Layout>,
+        own: &Level,
+        to: BucketId,
+        quantity: u64,
+        total: u64,
+    ) -> bool {
+        let Some(place) = layout.place_of(to) else { return false };
+        let from = layout.bucket(own.bucket);
+        let pair = pair_of(own, to);
+        let send = SendStock {
+            from,
+            to,
+            quantity,
+            acked: pair.acked,
+            if_sent: pair.sent,
+            same_region: place.region == own.region,
+            bound: self.bound(total, 0),
+        };
+        let is_beside = place.shard == shard;
+        let command = if is_beside { Command::MoveStock(send) } else { Command::SendStock(send) };
+        let deadline = runtime::now() + STEP_MAX;
+        let sent = self.command_on(shard, command, deadline).await;
+        let Reply { outcome: Outcome::Answered(Answer::Sent { sent, floor_sent }), .. } = sent
+        else {
+            return false;
+        };
+        self.stock.sent(quantity);
+        if is_beside {
+            return true;
+        }
+        let to_ref = layout.bucket(to);
+        let accept = AcceptStock { to: to_ref, from: own.bucket, sent, floor_sent };
+        let accept = Question::from(Command::AcceptStock(accept));
+        let accepted = self.ask_shard(place.shard, accept, deadline).await;
+        let Outcome::Answered(Answer::Accepted { accepted }) = accepted.outcome else {
+            return false;
+        };
+        let settle = Command::SettleStock(SettleStock { from, to, accepted });
+        self.command_on(shard, settle, deadline).await;
+        true
+    }
+
+    /// Pulls stock to a bucket here ahead of need, when the policy says so.
+    pub(crate) async fn refill(self: &Arc<Router>, shard: ShardId, bucket: BucketRef) {
+        let item = ItemRef { home: bucket.home, item: bucket.item };
+        let Some((levels, _)) = self.levels_here(shard, item) else { return };
+        let Some(own) = level_in(&levels, bucket.bucket) else { return };
+        self.stock.note_given(bucket, own.held.saturating_add(own.sold), runtime::now());
+        if self.thirst.queue(bucket, own.free).units > 0 {
+            return;
+        }
+        let per_second = self.stock.per_second(bucket);
+        let supply = Supply { free: own.free, waiting: 0, per_second };
+        let wanted = self.policy.wants(&supply);
+        let Some(layout) = self.layout_of(bucket).filter(|_| wanted > 0) else { return };
+        let asked = Asked { wanted, waiting: 0, free: own.free, rank: None };
+        let deadline = runtime::now() + STEP_MAX;
+        let survey = self.survey(&layout, deadline).await;
+        self.pull_from(&layout, own, &survey, asked, 0, deadline).await;
+    }
+
+    /// Pulls `missing` units to a bucket here, from whoever has them: for a lower total.
+    pub(crate) async fn gather(
+        self: &Arc<Router>,
+        bucket: BucketRef,
+        missing: u64,
+        deadline: Instant,
+    ) -> Gathered {
+        let nothing = Gathered { brought: 0, left: None };
+        let Some(layout) = self.layout_of(bucket) else { return nothing };
+        let Some(shard) = self.shard_of_bucket(bucket) else { return nothing };
+        let Some((levels, _)) = self.levels_here(shard, layout.item()) else { return nothing };
+        let Some(own) = level_in(&levels, bucket.bucket) else { return nothing };
+        let survey = self.survey(&layout, deadline).await;
+        // Before every buyer who cannot be served by what is there anyway.
+        let rank = Some(Rank { since: UnixMs(0), bucket: bucket.bucket });
+        let asked = Asked { wanted: missing, waiting: missing, free: own.free, rank };
+        let brought = self.pull_from(&layout, own, &survey, asked, 0, deadline).await;
+        let left = survey.left_elsewhere(own, layout.buckets().len());
+        Gathered { brought, left }
+    }
+}
+
+/// The next send of a spreading: to whom, and how much. `None` when it is done.
+fn next_share(layout: &Layout, own: &Level, bound: u64) -> Option<(BucketId, u64)> {
+    let share = |bucket: BucketId| share_of(layout, bucket);
+    let spare = own.free.saturating_sub(share(own.bucket)?);
+    let room = bound.saturating_sub(own.in_transit).min(spare);
+    if room == 0 {
+        return None;
+    }
+    let missing = layout.buckets().iter().filter(|place| place.bucket != own.bucket);
+    let missing = missing.filter_map(|place| {
+        let sent = pair_of(own, place.bucket).sent;
+        let missing = share(place.bucket)?.saturating_sub(sent);
+        (missing > 0).then_some((missing, place.bucket))
+    });
+    let (missing, bucket) = missing.max_by_key(|(missing, _)| *missing)?;
+    Some((bucket, missing.min(room)))
+}
+
+/// What a bucket has of its region's quota: even shares, the first buckets one more.
+fn share_of(layout: &Layout, bucket: BucketId) -> Option<u64> {
+    let region = layout.region_of(bucket)?;
+    let buckets: Vec<BucketId> = layout
+        .buckets()
+        .iter()
+        .filter(|place| place.region == region)
+        .map(|place| place.bucket)
+        .collect();
+    let name = layout.view().region_list.iter().find(|info| info.ordinal == region)?;
+    let quota = layout.view().regions.get(&name.name)?.quota;
+    let count = buckets.len() as u64;
+    let at = buckets.iter().position(|one| *one == bucket)? as u64;
+    Some(quota / count + u64::from(at < quota % count))
+}
