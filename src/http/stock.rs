@@ -162,17 +162,16 @@ fn sum_audit(
     let mut as_of = UnixMs(u64::MAX);
     let mut sums = AuditSums::default();
     for (shard, found, _) in read {
-        match found {
+        if let Found::Audit(audit) = found {
             // Another creation of that name has nothing to do with it.
-            Found::Audit(audit) if audit.number != number => {}
-            Found::Audit(audit) => {
+            if audit.number == number {
                 as_of = as_of.min(audit.as_of);
                 for bucket in audit.buckets {
                     sums.add(shard, audit.applied, bucket);
                 }
             }
-            Found::NotFound => {}
-            other => return Err(Failure::mismatch(&other)),
+        } else if found != Found::NotFound {
+            return Err(Failure::mismatch(&found));
         }
     }
     let answer = sums.judge(item, number.0, total, as_of);
