@@ -50,7 +50,11 @@ pub(super) fn about(property: Property) -> Vec<Lie> {
         }
         Property::DamageStaysOut => vec![("the damaged node served", served)],
         Property::Linearizable => {
-            vec![("a read is stale", stale), ("a hold was refused", denied)]
+            vec![
+                ("a read is stale", stale),
+                ("a hold was refused", denied),
+                ("a hold is unknown to its leader", unknown),
+            ]
         }
     }
 }
@@ -526,6 +530,16 @@ fn stale(history: &mut History, dice: &mut Dice) -> Option<()> {
     let value = &mut history.events[at].value;
     value.available = value.available.zip(value.sold).map(|(left, sold)| left + sold);
     value.sold = Some(0);
+    Some(())
+}
+
+/// A read of a hold that is there finds nothing.
+fn unknown(history: &mut History, dice: &mut Dice) -> Option<()> {
+    let at = any(history, dice, |_, e| e.f == Act::Hold && e.kind == Kind::Ok)?;
+    let event = &mut history.events[at];
+    event.kind = Kind::Fail;
+    event.error = Some("not-found".to_owned());
+    event.value.row = None;
     Some(())
 }
 
