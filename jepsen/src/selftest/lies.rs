@@ -533,9 +533,17 @@ fn stale(history: &mut History, dice: &mut Dice) -> Option<()> {
     Some(())
 }
 
-/// A read of a hold that is there finds nothing.
+/// A read of a hold finds nothing, though its placement was answered before.
 fn unknown(history: &mut History, dice: &mut Dice) -> Option<()> {
-    let at = any(history, dice, |_, e| e.f == Act::Hold && e.kind == Kind::Ok)?;
+    let mut looks = answered(history);
+    looks.retain(|(begin, end)| {
+        let event = &history.events[*end];
+        let placed = |o: &Event| fresh_place(o) && row(o).id == row(event).id;
+        event.f == Act::Hold
+            && event.kind == Kind::Ok
+            && history.events[..*begin].iter().any(placed)
+    });
+    let (_, at) = *dice.pick(&looks)?;
     let event = &mut history.events[at];
     event.kind = Kind::Fail;
     event.error = Some("not-found".to_owned());
