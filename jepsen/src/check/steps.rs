@@ -116,6 +116,8 @@ fn step(act: Act, ask: Ask, op: &Op<'_>) -> Option<Step> {
         Act::Extend => Step::Extend { key },
         Act::Create
         | Act::Adjust
+        | Act::Relayout
+        | Act::Layout
         | Act::Stock
         | Act::Audit
         | Act::Holds
@@ -165,6 +167,8 @@ impl<'a> Ends<'a> {
             | Act::Extend
             | Act::Receipt
             | Act::Adjust
+            | Act::Relayout
+            | Act::Layout
             | Act::Stock
             | Act::Hold
             | Act::Audit
