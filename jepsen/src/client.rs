@@ -21,6 +21,8 @@ pub(crate) struct Request {
     pub(crate) path: String,
     /// The idempotency key.
     pub(crate) key: Option<String>,
+    /// The revision that it rests on: `If-Match`.
+    pub(crate) if_match: Option<u64>,
     pub(crate) body: Option<Value>,
 }
 
@@ -154,6 +156,9 @@ fn compose(request: &Request, to: SocketAddr, patience: Patience) -> Vec<u8> {
     let _ = write!(head, "Holdfast-Deadline-Ms: {told}\r\n");
     if let Some(key) = &request.key {
         let _ = write!(head, "Idempotency-Key: {key}\r\n");
+    }
+    if let Some(revision) = request.if_match {
+        let _ = write!(head, "If-Match: \"{revision}\"\r\n");
     }
     let body = request.body.as_ref().map(Value::to_string).unwrap_or_default();
     if request.body.is_some() {

@@ -36,6 +36,10 @@ pub(crate) enum Act {
     /// Asks what became of a key.
     Receipt,
     Adjust,
+    /// Changes an item's regions.
+    Relayout,
+    /// Reads where an item's stock lies.
+    Layout,
     /// Reads an item's stock.
     Stock,
     /// Reads a hold.
@@ -68,8 +72,10 @@ impl Act {
             | Act::Release
             | Act::Return
             | Act::Void
-            | Act::Adjust => true,
-            Act::Receipt
+            | Act::Adjust
+            | Act::Relayout => true,
+            Act::Layout
+            | Act::Receipt
             | Act::Stock
             | Act::Hold
             | Act::Audit
@@ -87,6 +93,7 @@ impl Act {
     pub(crate) fn is_call(self) -> bool {
         self.changes()
             || matches!(self, Act::Receipt | Act::Stock | Act::Hold | Act::Audit | Act::Holds)
+            || self == Act::Layout
     }
 }
 
@@ -191,6 +198,8 @@ value! {
     buckets: u64;
     regions: serde_json::Value;
     delta: i64;
+    /// The item's revision that a change of its regions rests on.
+    revision: u64;
     /// `local`, `leader` or `linearizable`.
     consistency: String;
     /// The workload that it belongs to.

@@ -236,6 +236,13 @@ async fn offered(
         skipped.push(format!("workload {name}: {why}"));
     }
     for (workload, clients) in &order.profile.rooms {
+        if let Some(path) = workload.needs()
+            && !contract.contains(&format!("\"{path}\""))
+        {
+            let name = workload.name();
+            skipped.push(format!("workload {name}: this version of Holdfast has no such call"));
+            continue;
+        }
         if workload.is_spread() {
             let asked = workload.definition(format!("offered-{}", workload.name()), 0);
             let made = worker.call(Act::Create, asked).await;

@@ -49,14 +49,23 @@ pub(crate) fn request(act: Act, asked: &Value) -> Request {
         path,
         key,
         body: Some(body),
+        ..Request::default()
     };
     match act {
         Act::Create => Request {
             method: "PUT",
             path: format!("/v1/items/{}", item()),
-            key: None,
             body: Some(definition(asked)),
+            ..Request::default()
         },
+        Act::Relayout => Request {
+            method: "PUT",
+            path: format!("/v1/items/{}/layout", item()),
+            if_match: asked.revision,
+            body: Some(json!({"regions": asked.regions})),
+            ..Request::default()
+        },
+        Act::Layout => reading(format!("/v1/items/{}/layout?", item()), asked),
         Act::Place => post(format!("/v1/items/{}/holds", item()), Some(key()), placing(asked)),
         Act::Extend | Act::Confirm | Act::Release | Act::Return => {
             let verb = serde_json::to_value(act).expect("a word");
@@ -224,6 +233,7 @@ fn tell(act: Act, body: &Json, value: &mut Value) -> Result<(), String> {
             value.receipt = Some(body["state"].as_str().ok_or("no state")?.to_owned());
             value.row = row(&body["hold"]);
         }
+        Act::Relayout | Act::Layout => value.revision = Some(number("revision")?),
         Act::Adjust => value.total = Some(number("total")?),
         Act::Stock | Act::Audit => {
             value.available = Some(number("available")?);

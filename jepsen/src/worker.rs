@@ -149,8 +149,8 @@ impl Worker {
         let request = crate::client::Request {
             method: "POST",
             path: "/v1/holds:batch".to_owned(),
-            key: None,
             body: Some(serde_json::json!({ "operations": operations })),
+            ..crate::client::Request::default()
         };
         let usual = self.process;
         for (at, asked) in asked.iter().enumerate() {

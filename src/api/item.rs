@@ -17,8 +17,8 @@ pub struct PutItem {
     #[schema(nullable = false, minimum = 0, maximum = 9_007_199_254_740_991_i64)]
     pub total: Option<u64>,
     /// Over how many buckets, on as many shards, the item is spread, each selling a share of it; 1
-    /// when absent. Fixed at creation, at most the cluster's shards. Given for each region when there
-    /// are `regions`.
+    /// when absent. Fixed at creation, at most the cluster's shards. Given for each region when
+    /// there are `regions`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, minimum = 1)]
     pub buckets: Option<u16>,

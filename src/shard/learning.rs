@@ -74,21 +74,20 @@ impl Router {
         }
     }
 
-    /// Learns the layout anew that a misrouted question goes by. Tells whether it is another than
-    /// before: only then is it worth asking again.
-    pub(super) async fn learn_of(
+    /// Finds where a question belongs that this shard does not own: by what was learned meanwhile,
+    /// else by what its item's home says now. `None` when that is the same shard.
+    pub(super) async fn shard_instead(
         self: &Arc<Router>,
         question: &Question,
+        asked: ShardId,
         deadline: Instant,
-    ) -> bool {
-        let Some(name) = laid_out(question) else { return false };
-        let before = self.directory.named(name);
-        let after = Box::pin(self.learn(name, deadline)).await;
-        match (before, after) {
-            (Some(before), Some(after)) => before.view().revision != after.view().revision,
-            (None, None) => false,
-            (Some(_), None) | (None, Some(_)) => true,
+    ) -> Option<ShardId> {
+        let elsewhere = || self.shard_named(question).filter(|shard| *shard != asked);
+        if let Some(shard) = elsewhere() {
+            return Some(shard);
         }
+        Box::pin(self.learn(laid_out(question)?, deadline)).await;
+        elsewhere()
     }
 
     /// Learns where an item's buckets live from its home's leader.

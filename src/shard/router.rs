@@ -158,10 +158,11 @@ impl Router {
         let reply = self.answer_as_known(asked, deadline, hop).await;
         self.learn_from(&reply.outcome);
         match again {
-            // Its layout is another than this node knew, if it knew any.
-            Some(question) if is_misrouted(&reply) && self.learn_of(&question, deadline).await => {
-                let Some(shard) = self.shard_named(&question) else { return reply };
-                let asked = Addressed { shard, question, consistency };
+            Some(question) if is_misrouted(&reply) => {
+                let Some(other) = self.shard_instead(&question, shard, deadline).await else {
+                    return reply;
+                };
+                let asked = Addressed { shard: other, question, consistency };
                 self.answer_as_known(asked, deadline, hop).await
             }
             Some(_) | None => reply,
@@ -381,7 +382,7 @@ impl Router {
     }
 
     /// Finds the shard that a question names; `None` when there is none, or it is not known here.
-    fn shard_named(&self, question: &Question) -> Option<ShardId> {
+    pub(super) fn shard_named(&self, question: &Question) -> Option<ShardId> {
         let shard = shard_of(question, self.shard_count(), &self.directory)?;
         self.place(shard).map(|_| shard)
     }

@@ -32,6 +32,9 @@ const AGAIN: (Duration, Duration) = (Duration::from_millis(20), Duration::from_s
 const DUTIES_A_LOOK: u32 = 256;
 /// Items that one look passes in search of spread ones, on every replica.
 const ITEMS_A_LOOK: usize = 512;
+/// Once all were passed, such a look is taken only every so many times, and only when something was
+/// applied: a new item's layout is mostly learned by whoever is asked for it.
+const LOOKS_APART: u32 = 8;
 
 /// Names a duty, to keep its repetitions apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -58,21 +61,48 @@ pub struct Delivery {
     router: Arc<Router>,
     stop: watch::Receiver<bool>,
     tried: BTreeMap<Name, Tried>,
-    scanned: ItemCursor,
+    scan: Scan,
+}
+
+/// The search for spread items among those of the shard.
+#[derive(Debug, Default)]
+struct Scan {
+    at: ItemCursor,
+    looks: u32,
+    /// Commands applied when the present pass began, and when the last whole one did.
+    began: u64,
+    passed: Option<u64>,
+}
+
+impl Scan {
+    /// Passes some more items.
+    fn go_on(&mut self, shard: &ShardService, router: &Router) {
+        self.looks = self.looks.wrapping_add(1);
+        let applied = shard.replica().volume().0;
+        let is_at_rest = self.at == ItemCursor::default() && self.passed == Some(applied);
+        if is_at_rest || (self.passed.is_some() && !self.looks.is_multiple_of(LOOKS_APART)) {
+            return;
+        }
+        if self.at == ItemCursor::default() {
+            self.began = applied;
+        }
+        self.at = router.learn_some(shard.shard(), self.at, ITEMS_A_LOOK);
+        if self.at == ItemCursor::default() {
+            self.passed = Some(self.began);
+        }
+    }
 }
 
 impl Delivery {
     /// Makes the task; [`Delivery::run`] must be called on the shard's runtime.
     pub fn new(shard: ShardService, router: Arc<Router>, stop: watch::Receiver<bool>) -> Delivery {
-        let scanned = ItemCursor::default();
-        Delivery { shard, router, stop, tried: BTreeMap::new(), scanned }
+        Delivery { shard, router, stop, tried: BTreeMap::new(), scan: Scan::default() }
     }
 
     /// Delivers until the node stops.
     pub async fn run(mut self) {
         while !*self.stop.borrow() {
-            let shard = self.shard.shard();
-            self.scanned = self.router.learn_some(shard, self.scanned, ITEMS_A_LOOK);
+            self.scan.go_on(&self.shard, &self.router);
             if self.shard.leads() {
                 self.look().await;
             } else {

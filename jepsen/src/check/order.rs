@@ -43,8 +43,8 @@ fn leaders(book: &Book<'_>, report: &mut Report) {
 }
 
 /// Whoever asks after an answer was given stands on at least what that answer stood on. Reads of a
-/// replica's memory are left out: they may be old, and a follower may even be a moment ahead of what
-/// its leader has applied, which nobody was told yet.
+/// replica's memory are left out: they may be old, and a follower may even be a moment ahead of
+/// what its leader has applied, which nobody was told yet.
 fn real_time(book: &Book<'_>, report: &mut Report) {
     let outcome = report.of(Property::RealTimeOrder);
     // Moments in order: an operation begins (0) or ends (1).

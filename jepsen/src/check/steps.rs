@@ -116,6 +116,8 @@ fn step(act: Act, ask: Ask, op: &Op<'_>) -> Option<Step> {
         Act::Extend => Step::Extend { key },
         Act::Create
         | Act::Adjust
+        | Act::Relayout
+        | Act::Layout
         | Act::Stock
         | Act::Audit
         | Act::Holds
@@ -165,6 +167,8 @@ impl<'a> Ends<'a> {
             | Act::Extend
             | Act::Receipt
             | Act::Adjust
+            | Act::Relayout
+            | Act::Layout
             | Act::Stock
             | Act::Hold
             | Act::Audit
@@ -200,6 +204,13 @@ fn told(op: Op<'_>) -> Option<Told> {
         Kind::Invoke | Kind::Info => op.f().changes().then_some(Told::Unknown),
         Kind::Fail => {
             let slug = op.refusal()?;
+            if slug == "not-found" {
+                return Some(Told::NotFound);
+            }
+            // Of other operations it may be about what is not in the model.
+            if slug == "validation" && op.f() == Act::Confirm {
+                return Some(Told::Refused(slug.to_owned()));
+            }
             let speaks = [
                 "sold-out",
                 "insufficient-stock",
@@ -315,6 +326,7 @@ fn refuses(reply: Reply, step: Step, slug: &str) -> bool {
         "hold-expired" => reply == Reply::Ended(Slot::Expired),
         "hold-not-sold" => reply == Reply::NotSold,
         "stock-committed" => reply == Reply::Committed,
+        "validation" => reply == Reply::Invalid,
         // How often a hold may be extended is not in the model: only that it has not ended.
         "extend-budget-spent" => {
             matches!((step, reply), (Step::Extend { .. }, Reply::Hold(Slot::Held)))

@@ -50,7 +50,11 @@ pub(super) fn about(property: Property) -> Vec<Lie> {
         }
         Property::DamageStaysOut => vec![("the damaged node served", served)],
         Property::Linearizable => {
-            vec![("a read is stale", stale), ("a hold was refused", denied)]
+            vec![
+                ("a read is stale", stale),
+                ("a hold was refused", denied),
+                ("a hold is unknown to its leader", unknown),
+            ]
         }
     }
 }
@@ -526,6 +530,24 @@ fn stale(history: &mut History, dice: &mut Dice) -> Option<()> {
     let value = &mut history.events[at].value;
     value.available = value.available.zip(value.sold).map(|(left, sold)| left + sold);
     value.sold = Some(0);
+    Some(())
+}
+
+/// A read of a hold finds nothing, though its placement was answered before.
+fn unknown(history: &mut History, dice: &mut Dice) -> Option<()> {
+    let mut looks = answered(history);
+    looks.retain(|(begin, end)| {
+        let event = &history.events[*end];
+        let placed = |o: &Event| fresh_place(o) && row(o).id == row(event).id;
+        event.f == Act::Hold
+            && event.kind == Kind::Ok
+            && history.events[..*begin].iter().any(placed)
+    });
+    let (_, at) = *dice.pick(&looks)?;
+    let event = &mut history.events[at];
+    event.kind = Kind::Fail;
+    event.error = Some("not-found".to_owned());
+    event.value.row = None;
     Some(())
 }
 

@@ -23,8 +23,7 @@ pub(crate) const LONG_MS: u64 = 24 * 3_600_000;
 
 /// Workloads of the plan that need calls which Holdfast may not have: their names, and the paths of
 /// the calls in its OpenAPI document. The suite does not know them yet, and says so.
-pub(crate) const NOT_YET: [(&str, &str); 2] =
-    [("re-layout", "/v1/items/{item}/layout"), ("resize", "/admin/v1/nodes")];
+pub(crate) const NOT_YET: [(&str, &str); 1] = [("resize", "/admin/v1/nodes")];
 
 /// What clients do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -37,10 +36,11 @@ pub(crate) enum Workload {
     Batches,
     Buckets,
     Regions,
+    ReLayout,
 }
 
 impl Workload {
-    pub(crate) const ALL: [Workload; 8] = [
+    pub(crate) const ALL: [Workload; 9] = [
         Workload::LastUnit,
         Workload::LifeCycle,
         Workload::Expiry,
@@ -49,6 +49,7 @@ impl Workload {
         Workload::Batches,
         Workload::Buckets,
         Workload::Regions,
+        Workload::ReLayout,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -61,6 +62,7 @@ impl Workload {
             Workload::Batches => "batches",
             Workload::Buckets => "buckets",
             Workload::Regions => "regions",
+            Workload::ReLayout => "re-layout",
         }
     }
 
@@ -78,6 +80,7 @@ impl Workload {
             Workload::Batches => "many placements in one request, each a decision of its own",
             Workload::Buckets => "an item spread over shards, to its dry tail",
             Workload::Regions => "quotas of regions, each sold to its end",
+            Workload::ReLayout => "the same while quotas and floors change, regions open and close",
         }
     }
 
@@ -86,14 +89,19 @@ impl Workload {
         match self {
             Workload::LastUnit | Workload::LifeCycle => 4,
             Workload::Expiry | Workload::Retries | Workload::Storm => 3,
-            Workload::Batches | Workload::Buckets | Workload::Regions => 2,
+            Workload::Batches | Workload::Buckets | Workload::Regions | Workload::ReLayout => 2,
         }
     }
 
     /// Whether its items have more than one bucket: then the suite's model of one bucket says
     /// nothing of them, and only the invariants of the whole history do.
     pub(crate) fn is_spread(self) -> bool {
-        matches!(self, Workload::Buckets | Workload::Regions)
+        matches!(self, Workload::Buckets | Workload::Regions | Workload::ReLayout)
+    }
+
+    /// The path of a call that it needs and an older Holdfast may not have.
+    pub(crate) fn needs(self) -> Option<&'static str> {
+        (self == Workload::ReLayout).then_some("/v1/items/{item}/layout")
     }
 
     /// After so many refusals for want of stock the next item is due.
@@ -105,7 +113,8 @@ impl Workload {
             | Workload::Expiry
             | Workload::Retries
             | Workload::Buckets
-            | Workload::Regions => generation / 2,
+            | Workload::Regions
+            | Workload::ReLayout => generation / 2,
         }
     }
 
@@ -128,7 +137,7 @@ impl Workload {
             Workload::Storm => Value { total: Some(2), ..plain },
             Workload::Batches => Value { total: Some(60), ..plain },
             Workload::Buckets => Value { total: Some(60), buckets: Some(3), ..plain },
-            Workload::Regions => {
+            Workload::Regions | Workload::ReLayout => {
                 let regions = json!({
                     "eu": {"quota": 20, "floor": 5, "buckets": 1},
                     "us": {"quota": 10, "floor": 2, "buckets": 1},
@@ -149,6 +158,7 @@ impl Workload {
             Workload::Batches => batches::turn(room, worker, item).await,
             Workload::Buckets => spread::turn(room, worker, item, &[]).await,
             Workload::Regions => spread::turn(room, worker, item, &["eu", "us"]).await,
+            Workload::ReLayout => spread::relayout_turn(room, worker, item).await,
         }
     }
 }

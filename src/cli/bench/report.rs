@@ -30,7 +30,7 @@ pub(super) struct Report {
     pub(super) cpu: Option<CpuUse>,
     pub(super) empty_per_second: Option<f64>,
     pub(super) failover: Option<Option<Duration>>,
-    /// How long the last hundredth of the units took, in `tail`: `None` within when it was not sold.
+    /// How long the last hundredth of the units took, in `tail`; `None` within: it was not sold.
     pub(super) tail: Option<Option<Duration>>,
     pub(super) verdict: Option<Verdict>,
 }
