@@ -1,6 +1,6 @@
 //! From the operations of one item to steps of the model, with what each was told.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::book::{Book, Item};
 use crate::history::{Act, Kind, Op, Row, Standing};
@@ -67,7 +67,7 @@ pub(super) fn entries(book: &Book<'_>, item: &Item<'_>) -> Entries {
     let (mut keys, mut buyers, mut adjusts) =
         (Numbers::default(), Numbers::default(), Numbers::default());
     let key_of_hold = keys_of_holds(book, item);
-    let ends = Ends::of(item);
+    let ends = Ends::of(book, item);
     let mut list = Vec::new();
     for at in &item.ops {
         let op = book.ops[*at];
@@ -90,8 +90,9 @@ pub(super) fn entries(book: &Book<'_>, item: &Item<'_>) -> Entries {
             let Some(step) = step(op.f(), ask, &op) else { continue };
             step
         };
-        let must = told != Told::Unknown;
-        list.push(Entry { from: op.invoke.time, to: op.ended(), step, told, must, op: Some(*at) });
+        let known = if told == Told::Unknown { ends.done_by(op) } else { Some(op.ended()) };
+        let (must, to) = (known.is_some(), known.unwrap_or(u64::MAX));
+        list.push(Entry { from: op.invoke.time, to, step, told, must, op: Some(*at) });
     }
     if item.timed {
         lapses(book, item, &mut keys, &mut list);
@@ -137,13 +138,39 @@ struct Ends<'a> {
     known: bool,
     by_key: BTreeMap<&'a str, Standing>,
     by_hold: BTreeMap<&'a str, Standing>,
+    /// What was certainly done by an attempt that was answered: placements by key, the ends of
+    /// holds by id. Each happens once, so the attempts that were not answered did nothing.
+    done: BTreeSet<(Act, &'a str)>,
+    /// When the hold of a key was first told: its placement was before.
+    told: BTreeMap<&'a str, u64>,
+    /// How many placements of a key were never answered.
+    unanswered: BTreeMap<&'a str, u64>,
 }
 
 impl<'a> Ends<'a> {
-    fn of(item: &Item<'a>) -> Ends<'a> {
+    fn of(book: &Book<'a>, item: &Item<'a>) -> Ends<'a> {
         let rows = item.last.unwrap_or_default();
         let key = |row: &'a Row| Some((row.reference.as_deref()?, row.state));
+        let (mut done, mut told) = (BTreeSet::new(), BTreeMap::new());
+        let mut unanswered: BTreeMap<&str, u64> = BTreeMap::new();
+        for op in item.ops.iter().map(|at| book.ops[*at]) {
+            let key = op.asked().key.as_deref().unwrap_or_default();
+            if op.f() == Act::Place && op.kind() == Kind::Info {
+                *unanswered.entry(key).or_default() += 1;
+            }
+            if op.is_fresh_change() {
+                let hold = op.asked().hold.as_deref();
+                done.insert((op.f(), hold.unwrap_or(key)));
+            }
+            if let Some(key) = op.row().and_then(|row| row.reference.as_deref()) {
+                let first = told.entry(key).or_insert(u64::MAX);
+                *first = op.ended().min(*first);
+            }
+        }
         Ends {
+            done,
+            told,
+            unanswered,
             known: item.last.is_some(),
             by_key: rows.iter().filter_map(key).collect(),
             by_hold: rows.iter().map(|row| (row.id.as_str(), row.state)).collect(),
@@ -156,6 +183,10 @@ impl<'a> Ends<'a> {
         let hold = op.asked().hold.as_deref().unwrap_or_default();
         let state = self.by_hold.get(hold);
         let ends_as = |states: &[Standing]| state.is_some_and(|state| states.contains(state));
+        let name = if hold.is_empty() { key } else { hold };
+        if op.f() != Act::Adjust && op.f() != Act::Extend && self.done.contains(&(op.f(), name)) {
+            return true;
+        }
         match op.f() {
             Act::Place => self.known && !self.by_key.contains_key(key),
             // A key that has a hold was never voided. One that is void may be so by this attempt.
@@ -180,6 +211,16 @@ impl<'a> Ends<'a> {
             | Act::Recovered
             | Act::Note => false,
         }
+    }
+}
+
+impl Ends<'_> {
+    /// Until when a placement that was never answered was certainly done: its key has a hold, and
+    /// no other attempt can have made it.
+    fn done_by(&self, op: Op<'_>) -> Option<u64> {
+        let key = op.asked().key.as_deref()?;
+        let only = op.f() == Act::Place && self.unanswered.get(key) == Some(&1);
+        (only && self.by_key.contains_key(key)).then(|| self.told.get(key).copied()).flatten()
     }
 }
 
