@@ -470,6 +470,10 @@ async fn receipts_tell_what_became_of_a_key_and_a_void_is_for_good() {
     let void = |key: &str| format!("/v1/receipts/{key}/void");
     let gone = shop.call("POST", &void("never"), &[JSON], scope).await;
     assert_eq!((gone.status, &gone.json()["state"]), (StatusCode::OK, &"voided".into()));
+    assert_eq!(gone.header("idempotent-replayed"), None);
+    let again = shop.call("POST", &void("never"), &[JSON], scope).await;
+    assert_eq!((again.status, again.json()), (StatusCode::OK, gone.json()));
+    assert_eq!(again.header("idempotent-replayed"), Some("true"));
     assert_eq!(shop.get(&of("never")).await.json()["state"], "voided");
     let late = shop.place("shirt", "never", r#"{"quantity":1,"buyer":"b"}"#).await;
     assert_eq!((late.status, late.slug().as_str()), (StatusCode::CONFLICT, "key-voided"));

@@ -46,13 +46,13 @@ pub(crate) struct Done {
 pub(crate) fn judge(verb: Verb, answer: Answer) -> Result<Done, Box<Problem>> {
     let (hold, replayed) = match answer {
         Answer::Hold { hold, replayed } => (hold, replayed),
-        Answer::Voided if verb == Verb::Void => {
-            return Ok(Done { status: StatusCode::OK, hold: None, replayed: false });
+        Answer::Voided { replayed } if verb == Verb::Void => {
+            return Ok(Done { status: StatusCode::OK, hold: None, replayed });
         }
         other @ (Answer::Placed(_)
         | Answer::Item { .. }
         | Answer::Retired { .. }
-        | Answer::Voided
+        | Answer::Voided { .. }
         | Answer::Advanced { .. }
         | Answer::BucketOpen
         | Answer::Sent { .. }

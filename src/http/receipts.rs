@@ -10,7 +10,7 @@ use super::holds::{Verb, judge, sound};
 use super::problem::{Failure, Said, Stamp, not_found};
 use super::wire;
 use crate::api::{self, ReceiptState};
-use crate::ledger::{Command, Found, ItemName, KeyScope, Query, Receipt, Void};
+use crate::ledger::{Answer, Command, Found, ItemName, KeyScope, Query, Receipt, Void};
 use crate::shard::{Consistency, Question};
 
 /// `GET /v1/receipts/{key}`: by a read index.
@@ -65,10 +65,13 @@ pub(crate) async fn void(front: &Front, call: &Call) -> Result<Response, Failure
     fields.end(&mut broken);
     let command = sound(command, broken)?;
     let (answer, stamp) = front.change(call, command).await?;
-    Ok(wire::json(StatusCode::OK, &voided(answer, stamp)?, &stamp))
+    let again = matches!(answer, Answer::Voided { replayed: true });
+    let mut response = wire::json(StatusCode::OK, &voided(answer, stamp)?, &stamp);
+    wire::mark_replayed(&mut response, again);
+    Ok(response)
 }
 
-fn voided(answer: crate::ledger::Answer, stamp: Stamp) -> Result<api::Receipt, Failure> {
+fn voided(answer: Answer, stamp: Stamp) -> Result<api::Receipt, Failure> {
     let done = judge(Verb::Void, answer).map_err(|p| Failure::from(p).stamped(stamp))?;
     Ok(match done.hold {
         Some(hold) => {

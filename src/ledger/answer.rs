@@ -39,7 +39,10 @@ pub enum Answer {
         item: ItemNumber,
     },
     /// The key is void: every later copy of it is refused.
-    Voided,
+    Voided {
+        /// Whether it had been voided before.
+        replayed: bool,
+    },
     /// Time advanced; `swept` holds expired.
     Advanced {
         /// How many.

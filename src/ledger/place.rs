@@ -280,7 +280,7 @@ impl Ledger {
         let Some(sequence) = spot.sequence else { return Ok(spot) };
         let Some(record) = bucket.record(spot.slot, sequence) else { return Ok(spot) };
         if record.standing == Standing::Voided {
-            return Err(Box::new(Answer::Voided));
+            return Err(Box::new(Answer::Voided { replayed: true }));
         }
         let hold = self.view(item, bucket, spot.slot, sequence, &record);
         Err(Box::new(Answer::Hold { hold, replayed: true }))
@@ -314,6 +314,6 @@ impl Ledger {
         if bucket.forget_at.is_none() {
             self.schedule_forgetting(spot.bucket);
         }
-        Answer::Voided
+        Answer::Voided { replayed: false }
     }
 }

@@ -373,7 +373,7 @@ pub(crate) fn receipt_of(
 /// Tells whether an answer foreseen from applied state rests on a receipt of the command's own key.
 fn shows_receipt(answer: &Answer) -> bool {
     match answer {
-        Answer::Placed(_) | Answer::Hold { .. } | Answer::Voided => true,
+        Answer::Placed(_) | Answer::Hold { .. } | Answer::Voided { .. } => true,
         Answer::Item { replayed, .. } => *replayed,
         Answer::Refused(refusal) => {
             matches!(refusal, Refusal::KeyReused { .. } | Refusal::KeyVoided)

@@ -237,7 +237,9 @@ impl Meter {
             Answer::Refused(refusal) => {
                 self.refused[refusal_kind(refusal)].fetch_add(1, Ordering::Relaxed);
             }
-            Answer::Hold { replayed: true, .. } | Answer::Item { replayed: true, .. } => {
+            Answer::Hold { replayed: true, .. }
+            | Answer::Item { replayed: true, .. }
+            | Answer::Voided { replayed: true } => {
                 self.replayed.fetch_add(1, Ordering::Relaxed);
             }
             Answer::Placed(_) => {
@@ -246,7 +248,7 @@ impl Meter {
             Answer::Hold { .. }
             | Answer::Item { .. }
             | Answer::Retired { .. }
-            | Answer::Voided
+            | Answer::Voided { .. }
             | Answer::Advanced { .. }
             | Answer::BucketOpen
             | Answer::Sent { .. }

@@ -20,7 +20,7 @@ pub(crate) fn answer(answer: &Answer, name: Naming) -> String {
             item_view(item) + if *created { " created" } else { "" } + replay_mark(*replayed)
         }
         Answer::Retired { item } => format!("retired number={item}"),
-        Answer::Voided => "voided".to_string(),
+        Answer::Voided { replayed } => "voided".to_string() + replay_mark(*replayed),
         Answer::Advanced { swept } => format!("advanced swept={swept}"),
         Answer::BucketOpen => "bucket open".to_string(),
         Answer::Sent { sent, floor_sent } => format!("sent S={sent} F={floor_sent}"),

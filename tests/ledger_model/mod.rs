@@ -230,7 +230,11 @@ impl Model {
         if let Some(at) = self.placed(number, &scope.buyer, &scope.key) {
             return Ok(self.view(at) + " replayed");
         }
-        self.voids.push((number, scope.buyer.clone(), scope.key.clone()));
+        let void = (number, scope.buyer.clone(), scope.key.clone());
+        if self.voids.contains(&void) {
+            return Ok("voided replayed".into());
+        }
+        self.voids.push(void);
         Ok("voided".into())
     }
 
