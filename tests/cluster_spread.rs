@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use cluster::{Answer, Caller, Fleet, Plan, SOON, pass, rounds, try_again, wait_for};
+use cluster::{Answer, Caller, Fleet, Plan, SOON, holdfast, pass, rounds, try_again, wait_for};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
@@ -436,8 +436,26 @@ async fn operator_moves_stock_once_though_the_call_is_repeated() {
     let available: Vec<u64> =
         buckets_of(&seen).iter().map(|one| one["available"].as_u64().unwrap_or(0)).collect();
     assert_eq!(available, [100, 80, 120, 100]);
+    // The same from the command line.
+    let url = fleet.url(3);
+    let run = |line: &[&str]| {
+        let finished = holdfast(&[&["item"], line, &["--url", &url]].concat());
+        assert_eq!(finished.code, Some(0), "{line:?}: {}", finished.words());
+        finished.words()
+    };
+    let moved = ["transfer", "ticket", "--from", "2", "--to", "3", "--quantity", "10"];
+    assert!(run(&moved).contains("accepted"), "{}", run(&["transfer", "ticket"]));
+    let picture = run(&["layout", "ticket"]);
+    assert_eq!(picture.lines().filter(|line| line.contains("░░░")).count(), 4, "{picture}");
+    let dry = ["regions", "ticket", "--set", "default=300", "--set", "asia=100:0:2", "--dry-run"];
+    assert!(run(&dry).contains("asia is opened with 2 buckets"), "{}", run(&dry));
+    let opened = run(&["regions", "ticket", "--set", "default=300", "--set", "asia=100:0:2"]);
+    assert_eq!(opened.lines().filter(|line| line.contains("asia")).count(), 2, "{opened}");
+    assert!(run(&["regions", "ticket"]).contains("asia"));
+    let body = json!({"quantity": 30, "buyer": "a", "region": "asia"});
+    gathered(&fleet, "ticket", "asia", &body).await;
     let audit = settled_audit(&fleet, "ticket").await;
-    assert_eq!(audit.number_of("available"), 400);
+    assert_eq!((audit.number_of("available"), audit.number_of("held")), (370, 30));
 }
 
 /// Case L36.

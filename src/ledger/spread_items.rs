@@ -19,8 +19,9 @@ impl Ledger {
     }
 
     /// Looks at `steps` more items and returns those whose home is here and that lie on several
-    /// buckets, and where to go on: at the beginning again when all were looked at.
-    pub fn spread_from(&self, from: ItemCursor, steps: usize) -> (Vec<ItemRef>, ItemCursor) {
+    /// buckets, each with its revision, and where to go on: at the beginning again when all were
+    /// looked at.
+    pub fn spread_from(&self, from: ItemCursor, steps: usize) -> (Vec<(ItemRef, u64)>, ItemCursor) {
         let after = from.0.map_or(Bound::Unbounded, Bound::Excluded);
         let mut last = None;
         let mut found = Vec::new();
@@ -31,7 +32,7 @@ impl Ledger {
             last = Some(*key);
             let is_home = item.record.home.is_some();
             if is_home && item.record.layout.len() > 1 && !item.record.retired {
-                found.push(ItemRef { home: key.0, item: key.1 });
+                found.push((ItemRef { home: key.0, item: key.1 }, item.record.revision));
             }
         }
         (found, ItemCursor(None))

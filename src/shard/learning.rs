@@ -123,8 +123,11 @@ impl Router {
         let (items, next) = state.ledger.spread_from(from, steps);
         let views: Vec<_> = items
             .into_iter()
-            .filter(|item| self.directory.numbered(*item).is_none())
-            .filter_map(|item| state.ledger.item_numbered(item.home, item.item))
+            .filter(|(item, revision)| {
+                let known = self.directory.numbered(*item);
+                known.is_none_or(|layout| layout.view().revision < *revision)
+            })
+            .filter_map(|(item, _)| state.ledger.item_numbered(item.home, item.item))
             .collect();
         drop(state);
         for view in views {

@@ -92,16 +92,19 @@ impl Router {
         let Question::Command(command) = &asked.question else { return last };
         let Some(place) = command.placing() else { return last };
         let (arrived, shard) = (runtime::now(), asked.shard);
-        let layout = match self.directory.named(place.name) {
+        let PlaceRef { name, region, buyer, key, quantity, .. } = place;
+        let scope = ScopeRef { name, region, buyer, key };
+        let owned = |layout: &Arc<Layout>| layout.owner(scope).filter(|one| one.shard == shard);
+        // This shard owns the buyer: a layout that does not say so is an old one.
+        let known = self.directory.named(name).filter(|layout| owned(layout).is_some());
+        let layout = match known {
             Some(layout) => layout,
-            None => match self.learn(place.name, deadline).await {
+            None => match self.learn(name, deadline).await {
                 Some(layout) => layout,
                 None => return last,
             },
         };
-        let PlaceRef { name, region, buyer, key, quantity, .. } = place;
-        let owner = layout.owner(ScopeRef { name, region, buyer, key });
-        let Some(owner) = owner.filter(|owner| owner.shard == shard) else { return last };
+        let Some(owner) = owned(&layout) else { return last };
         let bucket = layout.bucket(owner.bucket);
         let mut until = arrived + self.thirst.limits.wait_max;
         // A request that has little time waits no longer than that.
