@@ -149,13 +149,25 @@ impl Router {
     /// Answers one question.
     pub async fn answer(self: Arc<Router>, request: Request) -> Reply {
         let Request { question, deadline, consistency, hop } = request;
+        // Most of a sold-out sale's answers end here.
+        if let Some(shard) = self.shard_named(&question)
+            && let Some(reply) = self.place(shard).and_then(|p| p.recall(&question, consistency))
+        {
+            if !is_dry(&reply) && !is_misrouted(&reply) {
+                return reply;
+            }
+            if is_dry(&reply) {
+                let asked = Addressed { shard, question, consistency };
+                return self.slake(asked, reply, deadline).await;
+            }
+        }
         let none = self.learn_missing([&question], deadline).await;
         let again = goes_by_layout(&question).then(|| question.clone());
         let Some(shard) = self.shard_named(&question) else {
             return self.nowhere(&question, &none);
         };
         let asked = Addressed { shard, question, consistency };
-        let reply = self.answer_as_known(asked, deadline, hop).await;
+        let reply = self.ask_one(asked, deadline, hop).await;
         self.learn_from(&reply.outcome);
         match again {
             Some(question) if is_misrouted(&reply) => {
@@ -163,22 +175,18 @@ impl Router {
                     return reply;
                 };
                 let asked = Addressed { shard: other, question, consistency };
-                self.answer_as_known(asked, deadline, hop).await
+                self.ask_one(asked, deadline, hop).await
             }
             Some(_) | None => reply,
         }
     }
 
-    async fn answer_as_known(
-        self: &Arc<Router>,
-        asked: Addressed,
-        deadline: Instant,
-        hop: Hop,
-    ) -> Reply {
+    async fn ask_one(self: &Arc<Router>, asked: Addressed, deadline: Instant, hop: Hop) -> Reply {
         let shard = asked.shard;
-        let place = &self.places[usize::from(shard.0)];
-        if let Some(reply) = place.recall(&asked.question, asked.consistency) {
-            return self.slake(asked, reply, deadline).await;
+        if asked.consistency == Consistency::Local
+            && let Some(reply) = self.recall_here(&asked)
+        {
+            return reply;
         }
         let mut replies = self.answer_group(shard, vec![asked], deadline, hop).await;
         replies.pop().unwrap_or_else(|| reply(Outcome::Unknown))
@@ -234,7 +242,7 @@ impl Router {
         if !self.places[usize::from(shard.0)].leads_here() {
             return self.elsewhere(shard, questions, deadline, hop).await;
         }
-        let Here { mut replies, moved } = self.here(questions, deadline).await;
+        let Here { mut replies, moved } = self.here(questions, deadline, false).await;
         if !moved.is_empty() {
             let (order, questions): (Vec<usize>, Vec<_>) = moved.into_iter().unzip();
             let elsewhere = self.elsewhere(shard, questions, deadline, hop).await;
@@ -256,8 +264,9 @@ impl Router {
             return vec![no_such_shard(); questions.len()];
         }
         let asked = |(question, consistency)| Addressed { shard, question, consistency };
-        let asked = questions.into_iter().map(asked).collect();
-        self.here(asked, deadline).await.replies
+        let asked: Vec<Addressed> = questions.into_iter().map(asked).collect();
+        let alone = asked.len() == 1;
+        self.here(asked, deadline, alone).await.replies
     }
 
     /// Asks a shard by its number, wherever it is led.
@@ -278,16 +287,21 @@ impl Router {
         })
     }
 
-    async fn here(self: &Arc<Router>, questions: Vec<Addressed>, deadline: Instant) -> Here {
-        let alone = questions.len() == 1;
-        if !alone && questions.iter().all(Addressed::needs_the_shard) {
+    /// Answers questions on this node, whose memory was not asked yet when it `recalls`.
+    async fn here(
+        self: &Arc<Router>,
+        questions: Vec<Addressed>,
+        deadline: Instant,
+        recalls: bool,
+    ) -> Here {
+        if !recalls && questions.iter().all(Addressed::needs_the_shard) {
             return self.ask_home(questions, deadline).await;
         }
         let mut replies = Replies::new(questions.len());
         let (mut order, mut sent) = (Vec::new(), Vec::with_capacity(questions.len()));
         for (at, asked) in questions.into_iter().enumerate() {
             let place = &self.places[usize::from(asked.shard.0)];
-            match place.answer_now(&asked, alone, deadline).await {
+            match place.answer_now(&asked, recalls, deadline).await {
                 Some(reply) => replies.put(at, self.slake(asked, reply, deadline).await),
                 None => {
                     order.push(at);
@@ -506,9 +520,14 @@ impl Place {
 
     /// Answers what needs no turn of the shard's thread: queries other than receipts and, of a
     /// question that came alone, what memory says. A linearizable one waits for its read index.
-    async fn answer_now(&self, asked: &Addressed, alone: bool, deadline: Instant) -> Option<Reply> {
+    async fn answer_now(
+        &self,
+        asked: &Addressed,
+        recalls: bool,
+        deadline: Instant,
+    ) -> Option<Reply> {
         let (question, consistency) = (&asked.question, asked.consistency);
-        if alone && let Some(reply) = self.recall(question, consistency) {
+        if recalls && let Some(reply) = self.recall(question, consistency) {
             return Some(reply);
         }
         if consistency == Consistency::Linearizable
