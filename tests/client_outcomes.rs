@@ -98,9 +98,9 @@ async fn a_void_that_finds_an_ended_hold_never_looks_like_a_live_one() {
 #[tokio::test]
 async fn a_refusal_that_cannot_be_voided_is_unresolved_and_names_its_key() {
     let mut steps = vec![Step::Break, problem(409, "sold-out")];
-    steps.extend((0..200).map(|_| problem(503, "item-paused")));
+    steps.extend((0..2_000).map(|_| problem(503, "item-paused")));
     let server = Scripted::start(steps);
-    let placing = place(&client_of(&[server.url()]), Duration::from_millis(400)).await;
+    let placing = place(&client_of(&[server.url()]), Duration::from_millis(1_500)).await;
     let Placing::Unresolved { key, last } = placing else { panic!("{placing:?}") };
     assert_eq!(key, "key-1");
     assert!(last.contains("sold-out") && last.contains("item-paused"), "{last}");

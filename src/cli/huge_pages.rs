@@ -10,6 +10,9 @@ use std::process::Command;
 
 const TUNABLES: &str = "GLIBC_TUNABLES";
 const HUGE: &str = "glibc.malloc.hugetlb";
+/// Set for the process that was started once more. One that runs with more rights than its caller
+/// (a file with capabilities) gets its tunables taken away, and would start itself for ever.
+const ASKED: &str = "_HOLDFAST_ASKED_FOR_HUGE_PAGES";
 /// The system's word on transparent huge pages, the valid one in brackets.
 const SYSTEM: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 
@@ -17,10 +20,16 @@ const SYSTEM: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 /// them, or somebody has decided about them. Must come before any thread or file.
 pub(super) fn ask_for_them() {
     let system = std::fs::read_to_string(SYSTEM).unwrap_or_default();
+    if std::env::var_os(ASKED).is_some() {
+        return;
+    }
     let Some(tunables) = tunables(&system, std::env::var_os(TUNABLES).as_deref()) else { return };
     let Ok(this) = std::env::current_exe() else { return };
-    let failed =
-        Command::new(this).args(std::env::args_os().skip(1)).env(TUNABLES, tunables).exec();
+    let failed = Command::new(this)
+        .args(std::env::args_os().skip(1))
+        .env(TUNABLES, tunables)
+        .env(ASKED, "1")
+        .exec();
     // It returns only when it failed.
     eprintln!("holdfast: goes on without huge pages: {failed}");
 }
