@@ -1,6 +1,6 @@
 //! What counting, sweeping and forgetting ask of a record, read without the rest.
 //!
-//! Promises: says the same as the record whole ([`Record::decode`]), of bytes that are one.
+//! Promises: says the same as the record whole (`Record::decode`), of bytes that are one.
 
 use super::encoding::Reader;
 #[cfg(test)]

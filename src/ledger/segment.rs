@@ -2,7 +2,7 @@
 //! that fall due in order, and which pages are dirty for which database.
 //!
 //! Invariants: a page that exists is dirty for a turn when its bit says so, a page that is gone
-//! when [`Pages`] lists it, so marking a page is setting a bit; the bits are those of `epoch`, and
+//! when `Pages` lists it, so marking a page is setting a bit; the bits are those of `epoch`, and
 //! are brought up to a later cut by [`Segment::follow`] before they are read or set, so that
 //! beginning a cut touches no segment.
 

@@ -25,7 +25,7 @@ openraft::declare_raft_types!(
         AsyncRuntime = crate::runtime::Rt,
 );
 
-/// An entry's command batch, encoded: one tag byte, then the bincode of a [`Batch`].
+/// An entry's command batch, encoded: one tag byte, then the bincode of a [`crate::ledger::Batch`].
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Payload(pub Bytes);
 
