@@ -50,6 +50,29 @@ fn prove<S: Strategy>(cases: u64, floor: u64, strategy: S, run: impl Fn(&S::Valu
     assert!(chosen != cases || answered >= floor, "only {answered} commands were answered");
 }
 
+/// As [`prove`], of runs that tell how often each kind of answer was given: with all cases, those
+/// that must have happened did, five times at least.
+fn prove_all_kinds<S: Strategy<Value = Vec<T>>, T>(
+    cases: u64,
+    floor: u64,
+    strategy: S,
+    run: impl Fn(&[T]) -> sequences::Tally,
+    must: &[&str],
+) {
+    let tally = Mutex::new(sequences::Tally::new());
+    prove(cases, floor, strategy, |steps| {
+        let kinds = run(steps);
+        let mut tally = tally.lock().expect("one thread");
+        kinds.iter().for_each(|(kind, n)| *tally.entry(kind.clone()).or_default() += n);
+        kinds.values().sum()
+    });
+    let tally = tally.into_inner().expect("one thread");
+    println!("{tally:?}");
+    let rare = |kind: &&&str| tally.get(**kind).is_none_or(|n| *n < 5);
+    let rare: Vec<_> = must.iter().filter(rare).collect();
+    assert!(number_from_environment("LAWS_CASES", cases) < cases || rare.is_empty(), "{rare:?}");
+}
+
 /// Kinds of answers that the random sequences must have given often, or they prove little.
 const MUST_HAVE_HAPPENED: [&str; 40] = [
     "checkpoints loaded",
@@ -96,19 +119,7 @@ const MUST_HAVE_HAPPENED: [&str; 40] = [
 
 #[test]
 fn random_sequences_are_answered_as_the_model_answers_case_l10() {
-    let tally = Mutex::new(sequences::Tally::new());
-    let cases = 320;
-    prove(cases, 60_000, sequences::sequences(400), |steps| {
-        let kinds = sequences::run(steps);
-        let mut tally = tally.lock().expect("one thread");
-        kinds.iter().for_each(|(kind, n)| *tally.entry(kind.clone()).or_default() += n);
-        kinds.values().sum()
-    });
-    let tally = tally.into_inner().expect("one thread");
-    println!("{tally:?}");
-    let rare = |kind: &&&str| tally.get(**kind).is_none_or(|n| *n < 5);
-    let rare: Vec<_> = MUST_HAVE_HAPPENED.iter().filter(rare).collect();
-    assert!(number_from_environment("LAWS_CASES", cases) < cases || rare.is_empty(), "{rare:?}");
+    prove_all_kinds(320, 60_000, sequences::sequences(400), sequences::run, &MUST_HAVE_HAPPENED);
 }
 
 #[test]
@@ -158,19 +169,7 @@ const OF_SEVERAL_BUCKETS: [&str; 36] = [
 
 #[test]
 fn items_of_several_buckets_are_answered_as_the_model_answers() {
-    let tally = Mutex::new(sequences::Tally::new());
-    let cases = 300;
-    prove(cases, 50_000, spreads::sequences(400), |steps| {
-        let kinds = spreads::run(steps);
-        let mut tally = tally.lock().expect("one thread");
-        kinds.iter().for_each(|(kind, n)| *tally.entry(kind.clone()).or_default() += n);
-        kinds.values().sum()
-    });
-    let tally = tally.into_inner().expect("one thread");
-    println!("{tally:?}");
-    let rare = |kind: &&&str| tally.get(**kind).is_none_or(|n| *n < 5);
-    let rare: Vec<_> = OF_SEVERAL_BUCKETS.iter().filter(rare).collect();
-    assert!(number_from_environment("LAWS_CASES", cases) < cases || rare.is_empty(), "{rare:?}");
+    prove_all_kinds(300, 50_000, spreads::sequences(400), spreads::run, &OF_SEVERAL_BUCKETS);
 }
 
 #[test]

@@ -152,14 +152,10 @@ impl Router {
         // Most of a sold-out sale's answers end here.
         if let Some(shard) = self.shard_named(&question)
             && let Some(reply) = self.place(shard).and_then(|p| p.recall(&question, consistency))
+            && !is_misrouted(&reply)
         {
-            if !is_dry(&reply) && !is_misrouted(&reply) {
-                return reply;
-            }
-            if is_dry(&reply) {
-                let asked = Addressed { shard, question, consistency };
-                return self.slake(asked, reply, deadline).await;
-            }
+            let asked = Addressed { shard, question, consistency };
+            return self.slake(asked, reply, deadline).await;
         }
         let none = self.learn_missing([&question], deadline).await;
         let again = goes_by_layout(&question).then(|| question.clone());

@@ -7,7 +7,7 @@
 //! on its way: the search finds that too.)
 
 use crate::search::{Machine, Moves};
-use crate::shelf::{BUCKETS, Key, Plan, Said, Shelf, Step};
+use crate::shelf::{Key, Plan, Said, Shelf, Step};
 use crate::traps::Trap;
 
 const ATTEMPTS: usize = 3;
@@ -64,16 +64,7 @@ const OWN: u8 = 1;
 
 impl Client {
     pub(crate) fn new(trap: Option<Trap>) -> Client {
-        let plan = Plan {
-            buckets: 1,
-            regions: false,
-            total: 1,
-            floors: [0; BUCKETS],
-            keys: vec![(0, 1), (0, 1)],
-            unswept: false,
-            bound: 1,
-        };
-        Client { shelf: Shelf::new(plan), trap }
+        Client { shelf: Shelf::new(Plan::one_unit_for_two()), trap }
     }
 
     /// An attempt arrives; its answer reaches the client or does not.

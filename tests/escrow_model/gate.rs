@@ -7,7 +7,7 @@
 //! answer yet either may be so.
 
 use crate::search::{Machine, Moves};
-use crate::shelf::{BUCKETS, Plan, Said, Shelf, Step};
+use crate::shelf::{Plan, Said, Shelf, Step};
 use crate::traps::Trap;
 
 const LOG: usize = 5;
@@ -57,16 +57,7 @@ pub(crate) struct Gate {
 
 impl Gate {
     pub(crate) fn new(trap: Option<Trap>) -> Gate {
-        let plan = Plan {
-            buckets: 1,
-            regions: false,
-            total: 1,
-            floors: [0; BUCKETS],
-            keys: vec![(0, 1), (0, 1)],
-            unswept: false,
-            bound: 1,
-        };
-        Gate { shelf: Shelf::new(plan), trap }
+        Gate { shelf: Shelf::new(Plan::one_unit_for_two()), trap }
     }
 
     fn free(&self, state: &State, at: u8) -> u8 {

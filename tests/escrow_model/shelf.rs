@@ -136,6 +136,21 @@ pub(crate) struct Plan {
     pub(crate) bound: u8,
 }
 
+impl Plan {
+    /// One bucket with one unit, which two keys ask for.
+    pub(crate) fn one_unit_for_two() -> Plan {
+        Plan {
+            buckets: 1,
+            regions: false,
+            total: 1,
+            floors: [0; BUCKETS],
+            keys: vec![(0, 1), (0, 1)],
+            unswept: false,
+            bound: 1,
+        }
+    }
+}
+
 struct Kept {
     shard: usize,
     pages: Vec<(PageKey, Vec<u8>)>,

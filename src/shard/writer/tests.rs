@@ -107,6 +107,12 @@ impl Bench {
         }
     }
 
+    /// Gathers an entry whose fate does not come back.
+    fn lose_sight(&mut self) {
+        let ticket = self.gather().ticket;
+        self.writer.decided(ticket, Err(ProposeError::Unknown("gone".to_owned())));
+    }
+
     /// Makes it so that every entry in flight is of an older leadership than what is applied.
     fn pass_leadership(&mut self) {
         for entry in &mut self.writer.flying {

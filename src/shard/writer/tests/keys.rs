@@ -147,8 +147,7 @@ fn an_entry_whose_fate_went_astray_is_answered_by_its_receipt() {
     run(async {
         let mut bench = Bench::open(limits(), 1).await;
         let first = bench.take(place("k", 1)).await;
-        let ticket = bench.gather().ticket;
-        bench.writer.decided(ticket, Err(ProposeError::Unknown("gone".to_owned())));
+        bench.lose_sight();
         // It was committed all the same, and is applied by way of the next leader.
         bench.alone.apply(&[place("k", 1)]).await;
         bench.pass_leadership();
@@ -166,8 +165,7 @@ fn an_entry_in_doubt_is_decided_by_a_greater_leader_of_its_term_and_not_by_its_o
     run(async {
         let mut bench = Bench::open(limits(), 5).await;
         let mut first = bench.take(place("k", 1)).await;
-        let ticket = bench.gather().ticket;
-        bench.writer.decided(ticket, Err(ProposeError::Unknown("gone".to_owned())));
+        bench.lose_sight();
         bench.alone.apply(&[place("of-its-own-leadership", 1)]).await;
         bench.work().await;
         assert!(first.try_recv().is_err(), "it may still commit");
@@ -187,8 +185,7 @@ fn a_key_that_another_leadership_gave_to_another_body_is_not_answered_with_that_
     run(async {
         let mut bench = Bench::open(limits(), 5).await;
         let first = bench.take(place("k", 1)).await;
-        let ticket = bench.gather().ticket;
-        bench.writer.decided(ticket, Err(ProposeError::Unknown("gone".to_owned())));
+        bench.lose_sight();
         bench.alone.apply(&[place("k", 2)]).await;
         bench.pass_leadership();
         bench.work().await;
@@ -205,8 +202,7 @@ fn what_leaves_no_receipt_is_unknown_when_its_fate_went_astray() {
         let mut bench = Bench::open(limits(), 5).await;
         let pause = SetMode { name: item(1), mode: crate::ledger::Mode::Paused };
         let first = bench.take(Command::SetMode(pause)).await;
-        let ticket = bench.gather().ticket;
-        bench.writer.decided(ticket, Err(ProposeError::Unknown("gone".to_owned())));
+        bench.lose_sight();
         bench.pass_leadership();
         bench.work().await;
         assert_eq!(one(first).await, Outcome::Unknown);

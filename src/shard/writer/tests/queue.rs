@@ -25,8 +25,7 @@ fn a_parked_question_is_granted_when_the_units_in_its_way_fail_to_commit() {
         let first = bench.take(place("a", 1)).await;
         let second = bench.take(place("b", 1)).await;
         // The entry's fate does not come back, and then another leadership's entry is applied.
-        let ticket = bench.gather().ticket;
-        bench.writer.decided(ticket, Err(ProposeError::Unknown("gone".to_owned())));
+        bench.lose_sight();
         bench.work().await;
         assert_eq!(bench.writer.gate.parked.len(), 1, "nothing is decided");
         bench.pass_leadership();
