@@ -6,6 +6,7 @@
 mod adoption;
 mod announcement;
 mod clocks;
+pub mod inspection;
 mod members;
 mod memory;
 mod office;

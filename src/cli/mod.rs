@@ -9,12 +9,14 @@ mod audit;
 mod bench;
 mod cluster;
 mod demo;
+mod doctor;
 mod hold;
 mod huge_pages;
 mod item;
 mod layout;
 mod local_cluster;
 mod output;
+mod picture;
 mod progress;
 mod serve;
 mod status;
@@ -35,7 +37,8 @@ Exit codes:
   0  done
   1  refused (sold out, not found, ...), or a law is broken (audit, bench)
   2  the command line or a file is wrong
-  3  no node could act, or the outcome is unknown (stderr tells the key to retry with)";
+  3  no node could act, or the outcome is unknown (stderr tells the key to retry with)
+  4  done, and there is something to act on (doctor, status)";
 
 /// How long a look at a cluster of which no node listens may take.
 const UNREACHABLE_WITHIN: Duration = Duration::from_millis(500);
@@ -141,6 +144,8 @@ enum Verb {
     Hold(hold::HoldVerb),
     /// Tell how the nodes and shards are.
     Status(status::Status),
+    /// Look at the data directory of a node that does not run, and change nothing in it.
+    Doctor(doctor::Doctor),
     /// Check that every unit is accounted for; exits 1 when a law is broken.
     Audit(audit::AuditVerb),
     /// Measure a cluster with a closed-loop load, then audit it.
@@ -162,6 +167,9 @@ enum Failure {
     /// No node could act, or the outcome is unknown.
     #[error("{0}")]
     Unavailable(String),
+    /// All is done, and somebody should look at what was found.
+    #[error("{0}")]
+    Attention(String),
 }
 
 impl Failure {
@@ -170,6 +178,7 @@ impl Failure {
             Failure::Refused(_) | Failure::Broken(_) => 1,
             Failure::Usage(_) => 2,
             Failure::Unavailable(_) => 3,
+            Failure::Attention(_) => 4,
         }
     }
 }
@@ -245,6 +254,7 @@ fn run_verb(line: CommandLine) -> ExitCode {
         Verb::Item(item) => block_on(item.run(reach)),
         Verb::Hold(hold) => block_on(hold.run(reach)),
         Verb::Status(status) => block_on(status.run(reach)),
+        Verb::Doctor(doctor) => doctor.run(&reach),
         Verb::Audit(audit) => block_on(audit.run(reach)),
         Verb::Bench(bench) => block_on(bench.run(reach)),
     };

@@ -20,6 +20,7 @@ mod replica;
 mod serving;
 mod snapshot;
 mod start;
+mod told;
 #[cfg(test)]
 pub(crate) mod trial;
 
@@ -30,3 +31,4 @@ pub use packing::{EntryBuilder, PackedCommand, Packer, PlaceBytes, packed};
 pub use replica::{Accusation, AppliedState, EntryTimer, Replica};
 pub use serving::{RaftConversation, SnapshotConversation};
 pub use start::{StartError, StartOptions, start_group};
+pub use told::{MembersTold, VoteTold};

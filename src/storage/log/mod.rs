@@ -48,6 +48,7 @@
 mod driver;
 mod frame;
 mod index;
+mod look;
 mod node;
 mod recovery;
 mod segment;
@@ -63,6 +64,7 @@ use serde::{Deserialize, Serialize};
 
 pub use driver::Done;
 pub use index::ShardIndex;
+pub use look::ReadLog;
 pub use node::{NodeLog, ShardLog};
 pub use stream::{Log, Record};
 
