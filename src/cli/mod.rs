@@ -18,6 +18,7 @@ mod local_cluster;
 mod output;
 mod picture;
 mod progress;
+mod recover;
 mod serve;
 mod status;
 
@@ -146,6 +147,8 @@ enum Verb {
     Status(status::Status),
     /// Look at the data directory of a node that does not run, and change nothing in it.
     Doctor(doctor::Doctor),
+    /// Make a new cluster of what is left of one that lost its quorum, every item paused.
+    Recover(recover::Recover),
     /// Check that every unit is accounted for; exits 1 when a law is broken.
     Audit(audit::AuditVerb),
     /// Measure a cluster with a closed-loop load, then audit it.
@@ -255,6 +258,7 @@ fn run_verb(line: CommandLine) -> ExitCode {
         Verb::Hold(hold) => block_on(hold.run(reach)),
         Verb::Status(status) => block_on(status.run(reach)),
         Verb::Doctor(doctor) => doctor.run(&reach),
+        Verb::Recover(recover) => block_on(recover.run(reach)),
         Verb::Audit(audit) => block_on(audit.run(reach)),
         Verb::Bench(bench) => block_on(bench.run(reach)),
     };

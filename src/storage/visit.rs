@@ -13,6 +13,9 @@ use std::sync::Arc;
 use super::data_dir::{DataDirError, LOCK_FILE, holder_of};
 use super::{Disk, DiskFile, RealDisk};
 
+/// A file that keeps nodes from starting in a directory: its state was given to a new cluster.
+pub const RETIRED_FILE: &str = "retired";
+
 /// A data directory that no node runs in for as long as this lives.
 #[derive(Debug)]
 pub struct Visit {
@@ -135,6 +138,10 @@ impl Disk for ReadOnlyDisk {
 
     fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
         RealDisk.free_bytes(dir)
+    }
+
+    fn total_bytes(&self, dir: &Path) -> io::Result<u64> {
+        RealDisk.total_bytes(dir)
     }
 }
 

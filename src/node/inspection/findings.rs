@@ -46,6 +46,14 @@ pub(super) fn judge(seen: &Seen, dir: &Path) -> Vec<Finding> {
         return findings;
     }
     let judge = Judge { seen, dir };
+    if seen.is_retired {
+        findings.push(finding(
+            Severity::Broken,
+            "the directory was given up: its state went to a new cluster",
+            "a node that started here would sell the same stock twice, and does not start",
+            "run the new cluster; keep this directory for as long as sales may be questioned",
+        ));
+    }
     findings.extend(judge.identity());
     findings.extend(judge.log());
     findings.extend(judge.members());

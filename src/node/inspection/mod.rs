@@ -182,7 +182,8 @@ pub struct DiskFacts {
 }
 
 /// Names that a node makes in its directory.
-const OURS: [&str; 9] = [
+const OURS: [&str; 10] = [
+    crate::storage::visit::RETIRED_FILE,
     IDENTITY_FILE,
     "identity.tmp",
     "members",
@@ -211,6 +212,7 @@ pub fn inspect(dir: &Path, how: &Closeness) -> Result<Inspection, DataDirError> 
         used_bytes: visit.bytes().map_err(failed)?,
         ballast_bytes: length_of(disk.as_ref(), &dir.join("ballast")),
     };
+    seen.is_retired = names.iter().any(|name| name == crate::storage::visit::RETIRED_FILE);
     if seen.kind == Kind::Node {
         look_into(&mut seen, disk.as_ref(), dir, how);
     }
@@ -228,6 +230,8 @@ struct Seen {
     uuid_found: Option<[u8; 16]>,
     log: Option<LogFacts>,
     shards: Vec<ShardFacts>,
+    /// Its state was given to a new cluster.
+    is_retired: bool,
 }
 
 impl Default for Seen {
@@ -240,6 +244,7 @@ impl Default for Seen {
             uuid_found: None,
             log: None,
             shards: Vec::new(),
+            is_retired: false,
         }
     }
 }
