@@ -2,9 +2,8 @@
 
 /// Draws how much of a whole is taken: `████░░░░` for a half, in `width` columns.
 pub(super) fn bar(part: u64, whole: u64, width: usize) -> String {
-    let whole = whole.max(1);
-    let width_wide = u64::try_from(width).unwrap_or(u64::MAX);
-    let filled = part.min(whole).saturating_mul(width_wide).div_ceil(whole);
+    let (part, whole) = (u128::from(part.min(whole)), u128::from(whole.max(1)));
+    let filled = (part * width as u128).div_ceil(whole);
     let filled = usize::try_from(filled).unwrap_or(width).min(width);
     format!("{}{}", "█".repeat(filled), "░".repeat(width - filled))
 }
