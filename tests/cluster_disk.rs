@@ -261,3 +261,103 @@ async fn two_full_disks_of_three_pause_the_sale_and_it_goes_on_when_there_is_roo
     drop(fleet);
     drop(disks);
 }
+
+/// A small ext4 on a loop device, which can be made to hang; thawed and unmounted when it is
+/// dropped.
+struct LoopDisk(PathBuf);
+
+fn tool(program: &str, arguments: &[&str]) -> bool {
+    let output = Command::new(program).args(arguments).output();
+    output.is_ok_and(|output| output.status.success())
+}
+
+impl LoopDisk {
+    fn mount(at: &Path, image: &Path) -> Option<LoopDisk> {
+        fs::create_dir_all(at).expect("a directory");
+        let (at_text, image) = (at.display().to_string(), image.display().to_string());
+        let made = tool("truncate", &["-s", "128M", &image])
+            && tool("mkfs.ext4", &["-q", "-F", "-m", "0", &image])
+            && tool("mount", &["-o", "loop", &image, &at_text]);
+        made.then(|| LoopDisk(at.to_owned()))
+    }
+
+    /// From now on nothing is written and nothing fails: every write and sync waits.
+    fn hang(&self) -> bool {
+        tool("fsfreeze", &["-f", &self.0.display().to_string()])
+    }
+
+    fn go_on(&self) -> bool {
+        tool("fsfreeze", &["-u", &self.0.display().to_string()])
+    }
+}
+
+impl Drop for LoopDisk {
+    fn drop(&mut self) {
+        self.go_on();
+        tool("umount", &["-l", &self.0.display().to_string()]);
+    }
+}
+
+/// Case C17 on real processes: the leader's disk hangs.
+#[tokio::test]
+async fn leader_whose_disk_hangs_hands_over_answers_all_the_same_and_follows_when_it_is_well() {
+    let seed = seed();
+    let plan = Plan::new(3, 1).set("log.segment_bytes", 1 << 20).set("log.hung_ms", 300);
+    let mut fleet = Fleet::prepare(plan.set("log.dead_ms", 120_000));
+    let mut disks = Vec::new();
+    for id in fleet.ids() {
+        let image = fleet.dir().join(format!("{id}.img"));
+        let at = fleet.dir().join(format!("disk-{id}"));
+        let Some(disk) = LoopDisk::mount(&at, &image) else {
+            println!("SKIPPED, NOTHING WAS PROVED: mounting a loop device is not allowed here");
+            return;
+        };
+        fleet.set_on(id, "node.data_dir", at.join("data").display());
+        disks.push(disk);
+        fleet.start_node(id);
+    }
+    for id in fleet.ids() {
+        fleet.wait_up(id).await;
+    }
+    fleet.found().await;
+    fleet.wait_ready().await;
+    fleet.put_units("ticket", 1_000_000).await;
+    let buying = Buying::start("ticket", fleet.all_http(), 8, seed);
+    buying.wait_grants(50).await;
+    let leader = fleet.leader_of("ticket").await;
+    let disk = &disks[leader - 1];
+    if !disk.hang() {
+        println!("SKIPPED, NOTHING WAS PROVED: freezing a file system is not allowed here");
+        return;
+    }
+    let hung = tokio::time::Instant::now();
+    wait_for("somebody else leads", SOON, async || {
+        let now = fleet.leader_of_shard(0).await.0;
+        if now == leader { Err(format!("node {now} leads")) } else { Ok(()) }
+    })
+    .await;
+    println!("another leader {:?} after the disk began to hang", hung.elapsed());
+    buying.wait_grants(50).await;
+    println!("grants again {:?} after it", hung.elapsed());
+    let told = wait_for("it says so", SOON, async || {
+        match fleet.caller(leader).get("/readyz?verbose").await {
+            Ok(ready) if ready.text.contains("the disk hangs") => Ok(ready),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+    assert_eq!(told.status, 503);
+    assert!(told.text.contains("iostat"), "{}", told.text);
+    // Whoever asks it is answered.
+    let body = json!({"quantity": 1, "buyer": "b"});
+    let asked = fleet.insist(leader, "/v1/items/ticket/holds", "asked", &body).await;
+    assert_eq!(asked.status / 100, 2, "{asked:?}");
+    assert!(disk.go_on(), "it can be thawed");
+    fleet.wait_ready().await;
+    buying.wait_grants(50).await;
+    let books = buying.finish().await;
+    println!("{} holds; {:?}", books.kept.len(), books.told);
+    books.verify(&fleet, "ticket").await;
+    drop(fleet);
+    drop(disks);
+}

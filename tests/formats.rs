@@ -149,7 +149,10 @@ async fn ask(fleet: &Fleet, path: &str, key: &str, body: &Value) -> Value {
 /// its log behind the checkpoint.
 async fn make(name: &str) {
     let mut fleet = Fleet::start_empty(
-        Plan::new(1, 1).set("log.segment_bytes", 1 << 20).set("checkpoint.interval_ms", 500),
+        Plan::new(1, 1)
+            .set("log.segment_bytes", 1 << 20)
+            .set("peer.append_bytes_max", 1 << 18)
+            .set("checkpoint.interval_ms", 500),
     )
     .await;
     // Nothing in it is forgotten for years.

@@ -156,8 +156,8 @@ pub struct Shard {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub quorum_age_ms: Option<u64>,
-    /// How long ago this replica made or received its last checkpoint, in ms; absent when it has not
-    /// since it started.
+    /// How long ago this replica made or received its last checkpoint, in ms; absent when it has
+    /// not since it started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub checkpoint_age_ms: Option<u64>,

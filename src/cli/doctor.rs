@@ -200,7 +200,8 @@ fn database_line(database: &DatabaseFacts, starts: bool) -> String {
                 None => "as its header says",
             };
             format!(
-                "  {mark} {name}     good: #{} at index {}, {} pages of {} in {}, digest {} ({proof})",
+                "  {mark} {name}     good: #{} at index {}, {} pages of {} in {}, digest {} \
+                 ({proof})",
                 database.sequence.unwrap_or_default(),
                 database.index.map_or_else(|| "-".to_owned(), |at| at.to_string()),
                 database.pages,

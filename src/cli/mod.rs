@@ -39,7 +39,7 @@ Exit codes:
   1  refused (sold out, not found, ...), or a law is broken (audit, bench)
   2  the command line or a file is wrong
   3  no node could act, or the outcome is unknown (stderr tells the key to retry with)
-  4  done, and there is something to act on (doctor, status)";
+  4  done, and there is something to act on (doctor, recover, status)";
 
 /// How long a look at a cluster of which no node listens may take.
 const UNREACHABLE_WITHIN: Duration = Duration::from_millis(500);

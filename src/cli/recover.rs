@@ -29,6 +29,9 @@ pub(super) struct Recover {
     /// Say that what is not in these directories may be lost.
     #[arg(long)]
     accept_loss: bool,
+    /// Also take logs that are damaged, up to the damage: what was written behind it is lost.
+    #[arg(long)]
+    damaged_log: bool,
     /// Where page databases are copied to, one at a time, to be read.
     #[arg(long, value_name = "DIR")]
     scratch: Option<PathBuf>,
@@ -49,7 +52,7 @@ impl Recover {
     pub(super) async fn run(self, reach: Reach) -> Result<(), Failure> {
         let voice = reach.voice();
         let scratch = self.scratch.unwrap_or_else(std::env::temp_dir);
-        let salvage = Salvage::read(&self.dirs, &scratch)?;
+        let salvage = Salvage::read(&self.dirs, &scratch, self.damaged_log)?;
         let left = salvage.left().clone();
         voice.say(&words(&left));
         let Some(to) = self.to else {
@@ -67,7 +70,7 @@ impl Recover {
         } else {
             voice.line(&format!(
                 "cluster {} with node {} is in {}. Next:\n  \
-                 1. holdfast serve --set node.data_dir={}   (with the rest of your configuration)\n  \
+                 1. holdfast serve --set node.data_dir={} (and the rest of your keys)\n  \
                  2. holdfast audit\n  \
                  3. holdfast item resume ITEM, one by one, when its figures are right\n  \
                  4. add nodes: holdfast serve --join URL --token T on each\n\

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::Args;
 use comfy_table::Table;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::output::{Voice, table};
 use super::picture::{bar, size, span, trouble};
@@ -22,8 +22,7 @@ use crate::client::Client;
   watch -n 2 holdfast status
 
 Exits 3 when a shard has no leader or is paused, and when the node belongs to no cluster; 4 when all
-serve and there is something to act on. `DOWN` is a node that has not answered the asked one for
-some seconds.")]
+serve and there is something to act on. `DOWN` is a node that does not answer this command.")]
 pub(super) struct Status {}
 
 /// What a node without a cluster is.
@@ -41,7 +40,7 @@ impl Status {
         let voice = reach.voice();
         let mut cluster = client.get("/admin/v1/cluster").await?.body;
         let views = views_of_all(&reach, &cluster).await;
-        let troubles = all_troubles(&views);
+        let troubles = all_troubles(&cluster, &views);
         if let Some(members) = cluster.as_object_mut() {
             let others = views.iter().skip(1).cloned().collect();
             members.insert("views".to_owned(), Value::Array(others));
@@ -69,10 +68,7 @@ impl Status {
 async fn views_of_all(reach: &Reach, cluster: &Value) -> Vec<Value> {
     let own = cluster.get("node").and_then(Value::as_u64);
     let nodes = list(cluster, "nodes").iter();
-    let others = nodes.filter(|node| number(node, "id") != own).filter(|node| {
-        // One that answers nobody is not waited for.
-        node.get("answers").and_then(Value::as_bool).unwrap_or(true)
-    });
+    let others = nodes.filter(|node| number(node, "id") != own);
     let asked = others.filter_map(|node| node.get("http_addr").and_then(Value::as_str)).map(
         |address| async move {
             let mut config = reach.config_of(&[format!("http://{address}")]);
@@ -86,10 +82,31 @@ async fn views_of_all(reach: &Reach, cluster: &Value) -> Vec<Value> {
     std::iter::once(cluster.clone()).chain(answered.into_iter().flatten()).collect()
 }
 
-/// What is wrong by the word of all nodes, each thing once, the worst first.
-fn all_troubles(views: &[Value]) -> Vec<Value> {
+/// What is wrong by the word of all nodes, each thing once, the worst first. A node that does not
+/// answer this command is told of as well, unless another one tells of it already.
+fn all_troubles(cluster: &Value, views: &[Value]) -> Vec<Value> {
     let mut told: Vec<Value> = Vec::new();
+    for node in list(cluster, "nodes").iter().filter(|node| view_of(views, node).is_none()) {
+        let id = node.get("id").map(Value::to_string).unwrap_or_default();
+        let address = node.get("http_addr").and_then(Value::as_str).unwrap_or_default();
+        told.push(json!({
+            "severity": "warning",
+            "what": format!("node {id} ({address}) does not answer"),
+            "why": "every shard has lost one copy for as long as it is away",
+            "act": format!(
+                "on its machine: systemctl status holdfast; journalctl -u holdfast -n 50. If the \
+                 machine is gone: holdfast node replace {id}"
+            ),
+        }));
+    }
+    let down: Vec<String> =
+        told.iter().filter_map(|one| Some(format!("{} ", one.get("what")?.as_str()?))).collect();
     for one in views.iter().flat_map(|view| list(view, "troubles")) {
+        // "node 2 (…) does not answer node 1" of a node that answers nobody.
+        let what = one.get("what").and_then(Value::as_str).unwrap_or_default();
+        if down.iter().any(|known| what.starts_with(known.as_str())) {
+            continue;
+        }
         if !told.iter().any(|known| known.get("what") == one.get("what")) {
             told.push(one.clone());
         }
@@ -125,15 +142,11 @@ fn head(cluster: &Value, views: &[Value]) -> String {
         return "cluster (none yet: run `holdfast cluster init`)".to_owned();
     };
     let (nodes, shards) = (list(cluster, "nodes").len(), list(cluster, "shards").len());
-    let answered = views.len();
     let tolerated = number(cluster, "failures_tolerated").unwrap_or_default();
-    let up = list(cluster, "nodes")
-        .iter()
-        .filter(|node| node.get("answers").and_then(Value::as_bool).unwrap_or(true))
-        .count();
+    let up = list(cluster, "nodes").iter().filter(|node| view_of(views, node).is_some()).count();
     let down = u64::try_from(nodes.saturating_sub(up)).unwrap_or(u64::MAX);
     format!(
-        "cluster {id}\n{answered} of {nodes} nodes answer, {shards} shards; {} more may fail",
+        "cluster {id}\n{up} of {nodes} nodes answer, {shards} shards; {} more may fail",
         tolerated.saturating_sub(down)
     )
 }
@@ -149,12 +162,10 @@ fn nodes(cluster: &Value, views: &[Value]) -> Table {
         table(&["node", "state", "http", "region", "leads", "lag", "clock", "disk free", "sync"]);
     for node in list(cluster, "nodes") {
         let view = view_of(views, node);
-        let answers = node.get("answers").and_then(Value::as_bool).unwrap_or(true);
-        let stopped = view.is_some_and(|view| !is_absent(view.get("stopped")));
-        let state = match (answers, stopped) {
-            (false, _) => "DOWN",
-            (true, true) => "STOPPED",
-            (true, false) => "up",
+        let state = match view.map(|view| is_absent(view.get("stopped"))) {
+            None => "DOWN",
+            Some(false) => "STOPPED",
+            Some(true) => "up",
         };
         let text = |name: &str| node.get(name).and_then(Value::as_str).unwrap_or_default();
         let leads: Vec<String> = list(node, "leads").iter().map(Value::to_string).collect();
@@ -278,7 +289,6 @@ fn is_absent(value: Option<&Value>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     fn cluster() -> Value {
         json!({
@@ -323,8 +333,11 @@ mod tests {
         let mut other = cluster();
         let broken = json!({"severity": "broken", "what": "b", "why": "", "act": ""});
         other["troubles"].as_array_mut().expect("a list").push(broken);
-        let told = all_troubles(&[cluster(), other]);
+        let seen = json!({"severity": "warning", "what": "node 2 (h:2) does not answer node 1",
+            "why": "", "act": ""});
+        other["troubles"].as_array_mut().expect("a list").push(seen);
+        let told = all_troubles(&cluster(), &[cluster(), other]);
         let what: Vec<_> = told.iter().map(|one| one["what"].as_str().expect("text")).collect();
-        assert_eq!(what, ["b", "w"]);
+        assert_eq!(what, ["b", "node 2 (h:2) does not answer", "w"]);
     }
 }

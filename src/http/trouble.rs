@@ -46,6 +46,7 @@ pub(crate) fn troubles(status: &NodeStatus) -> Vec<Trouble> {
     for shard in &status.shards {
         found.extend(of_a_shard(status, shard));
     }
+    found.extend(of_the_grants(status));
     found.sort_by_key(|one| std::cmp::Reverse(one.severity));
     found
 }
@@ -134,12 +135,9 @@ fn of_the_clocks(status: &NodeStatus) -> Vec<Trouble> {
     found
 }
 
-/// Members that have not answered for some seconds.
-pub(crate) fn silent(status: &NodeStatus) -> impl Iterator<Item = &MemberSpec> {
-    status.members.iter().filter(|member| {
-        member.node != status.node
-            && !status.clocks.offset_ms.iter().any(|(node, _)| *node == member.node)
-    })
+/// Members that have failed to answer several times in a row.
+fn silent(status: &NodeStatus) -> impl Iterator<Item = &MemberSpec> {
+    status.members.iter().filter(|member| status.clocks.silent.contains(&member.node))
 }
 
 fn of_the_others(status: &NodeStatus) -> Vec<Trouble> {
@@ -176,13 +174,13 @@ fn of_a_shard(status: &NodeStatus, shard: &ShardStatus) -> Vec<Trouble> {
             format!("restart this node; {LOOK_FIRST}"),
         ));
     }
-    found.extend(of_the_grants(status, shard, &name));
     if let Some(why) = &shard.digests.trouble {
         found.push(trouble(
             Severity::Broken,
             format!("{name}: {why}"),
             "replicas that differ would answer differently: this one answers nothing now",
-            "call a human: keep all data directories, and compare GET /admin/v1/digest of all nodes",
+            "call a human: keep all data directories, and compare GET /admin/v1/digest of all \
+             nodes",
         ));
     }
     if let Some(why) = &shard.checkpoint_trouble {
@@ -205,26 +203,45 @@ fn of_a_shard(status: &NodeStatus, shard: &ShardStatus) -> Vec<Trouble> {
     found
 }
 
-/// Why a shard grants nothing, if it does not.
-fn of_the_grants(status: &NodeStatus, shard: &ShardStatus, name: &str) -> Option<Trouble> {
+/// Which shards grant nothing, those of one reason together.
+fn of_the_grants(status: &NodeStatus) -> Vec<Trouble> {
+    let mut kinds: Vec<(Option<PauseReason>, Vec<String>)> = Vec::new();
+    for shard in &status.shards {
+        let kind = match (shard.leader, shard.paused) {
+            (None, _) => None,
+            (Some(_), Some(reason)) => Some(reason),
+            (Some(_), None) => continue,
+        };
+        match kinds.iter_mut().find(|(known, _)| *known == kind) {
+            Some((_, shards)) => shards.push(shard.shard.to_string()),
+            None => kinds.push((kind, vec![shard.shard.to_string()])),
+        }
+    }
+    let told = kinds.into_iter().map(|(kind, shards)| {
+        let which = if shards.len() == 1 { "shard" } else { "shards" };
+        of_one_reason(status, kind, &format!("{which} {}", shards.join(", ")))
+    });
+    told.collect()
+}
+
+fn of_one_reason(status: &NodeStatus, kind: Option<PauseReason>, name: &str) -> Trouble {
     let away: Vec<String> = silent(status).map(|member| member.node.to_string()).collect();
     let bring = if away.is_empty() {
         "wait a second and look again; then look at the network between the nodes".to_owned()
     } else {
         format!("start the nodes that do not answer ({}), or mend the network", away.join(", "))
     };
-    if shard.leader.is_none() {
-        return Some(trouble(
+    let Some(reason) = kind else {
+        return trouble(
             Severity::Broken,
-            format!("{name}: no leader is known"),
-            "its items grant nothing: a majority of its nodes must hear each other",
+            format!("{name}: no leader is known to node {}", status.node),
+            "items there grant nothing: a majority of the nodes must hear each other",
             bring,
-        ));
-    }
-    let reason = shard.paused?;
+        );
+    };
     let (why, act) = match reason {
         PauseReason::QuorumLost => (
-            "without a fresh quorum it grants nothing, so that nothing is sold twice; it resumes \
+            "without a fresh quorum nothing is granted, so that nothing is sold twice; it resumes \
              by itself",
             bring,
         ),
@@ -233,7 +250,7 @@ fn of_the_grants(status: &NodeStatus, shard: &ShardStatus, name: &str) -> Option
             "holdfast item resume ITEM, when it may sell again".to_owned(),
         ),
         PauseReason::Moving => (
-            "its leadership is moving, or this node is ending",
+            "leadership is moving, or the node is ending",
             "wait a second and look again".to_owned(),
         ),
         PauseReason::Invariant => (
@@ -242,10 +259,9 @@ fn of_the_grants(status: &NodeStatus, shard: &ShardStatus, name: &str) -> Option
             "call a human: holdfast audit, and keep all data directories".to_owned(),
         ),
         PauseReason::Restoring => (
-            "its new leader has not applied everything yet",
+            "the new leader has not applied everything yet",
             "wait a second and look again".to_owned(),
         ),
     };
-    let what = format!("{name}: paused ({})", reason.word());
-    Some(trouble(Severity::Broken, what, why, act))
+    trouble(Severity::Broken, format!("{name}: paused ({})", reason.word()), why, act)
 }

@@ -151,7 +151,14 @@ impl Clocks {
             agrees: judge(&offsets, self.offset_ms_max).agrees,
             wild: self.is_wild(),
             offset_ms_max: self.offset_ms_max,
+            silent: self.silent(),
         }
+    }
+
+    /// Returns the members that have failed to answer several times in a row.
+    fn silent(&self) -> Vec<NodeId> {
+        let missed = self.missed.lock();
+        missed.iter().filter(|(_, times)| **times >= SILENT_AFTER).map(|(node, _)| *node).collect()
     }
 
     fn monotonic_ms(&self, at: Instant) -> i64 {

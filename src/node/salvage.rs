@@ -28,8 +28,8 @@ use crate::shard::{MemberSpec, uuid_hex};
 use crate::storage::pages::{AtRest, PageError, PageStore, SledPages};
 use crate::storage::visit::RETIRED_FILE;
 use crate::storage::{
-    CheckpointHeader, Checkpoints, DataDirError, Disk, Identity, LogPosition, NodeLog, PageDesk,
-    ReadLog, RealDisk, Visit,
+    CheckpointHeader, Checkpoints, DataDirError, Disk, Identity, LogError, LogPosition, NodeLog,
+    PageDesk, ReadLog, RealDisk, Visit,
 };
 
 /// How much is read from a log or a database in one step, in bytes.
@@ -127,15 +127,19 @@ impl std::fmt::Debug for Salvage {
 
 impl Salvage {
     /// Reads the directories and works out the state of every shard. Writes only copies, in
-    /// `scratch`.
+    /// `scratch`. With `damaged_logs` also logs that are damaged are read, up to the damage.
     ///
     /// # Errors
     ///
     /// [`SalvageError`]: nothing was changed.
-    pub fn read(dirs: &[PathBuf], scratch: &Path) -> Result<Salvage, SalvageError> {
+    pub fn read(
+        dirs: &[PathBuf],
+        scratch: &Path,
+        damaged_logs: bool,
+    ) -> Result<Salvage, SalvageError> {
         let mut sources = Vec::new();
         for dir in dirs {
-            sources.push(Source::open(dir)?);
+            sources.push(Source::open(dir, damaged_logs)?);
         }
         let first = sources.first().ok_or_else(|| words("name a data directory"))?;
         let (cluster, settings) = (first.identity.cluster_id, first.identity.settings.clone());
@@ -246,13 +250,23 @@ fn beside(to: &Path) -> PathBuf {
 }
 
 impl Source {
-    fn open(dir: &Path) -> Result<Source, SalvageError> {
+    fn open(dir: &Path, damaged_logs: bool) -> Result<Source, SalvageError> {
         let visit = Visit::begin(dir)?;
         let disk = visit.disk();
         let in_dir = |what: String| words(format!("{}: {what}", dir.display()));
         let identity =
             Identity::read(disk.as_ref(), dir).map_err(|error| in_dir(error.to_string()))?;
-        let log = ReadLog::open(disk.as_ref(), &dir.join("log"), identity.log_uuid);
+        let (at, uuid) = (dir.join("log"), identity.log_uuid);
+        let log = match ReadLog::open(disk.as_ref(), &at, uuid) {
+            Err(LogError::Damaged { .. }) if damaged_logs => {
+                ReadLog::open_to_the_damage(disk.as_ref(), &at, uuid)
+            }
+            Err(error @ LogError::Damaged { .. }) => {
+                let words = "to take it up to the damage: --damaged-log";
+                return Err(in_dir(format!("{error}; {words}")));
+            }
+            read => read,
+        };
         let log = log.map_err(|error| in_dir(error.to_string()))?;
         let members = members::read(disk.as_ref(), dir);
         let members = members.map_err(|error| in_dir(error.to_string()))?.unwrap_or_default();

@@ -1,8 +1,9 @@
 //! The node's watch over itself: clocks, log and disk.
 //!
 //! Every 50 ms it decides whether this node may lead: a disk that hangs or a wild clock hands every
-//! leadership over and keeps the node from standing, and so does a log that waits for room on a full
-//! disk, which goes on by itself. A log that failed, or hangs for too long, ends the node's part. Once a second it looks at the room on the disk: when that runs out, the ballast
+//! leadership over and keeps the node from standing, and so does a log that waits for room on a
+//! full disk, which goes on by itself. A log that failed, or hangs for too long, ends the node's
+//! part. Once a second it looks at the room on the disk: when that runs out, the ballast
 //! is given up, every shard makes a checkpoint so that the log can be purged, and new places are
 //! shed until there is room again.
 

@@ -230,4 +230,6 @@ pub struct ClockStatus {
     pub wild: bool,
     /// The bound, in ms.
     pub offset_ms_max: u64,
+    /// Members that have failed to answer several times in a row.
+    pub silent: Vec<NodeId>,
 }

@@ -104,7 +104,8 @@ pub(super) struct Bench {
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=1_000))]
     batch: u64,
     /// Placements a second in `rolling`, due at that rate whatever the answers do.
-    #[arg(long, default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    #[arg(long, default_value_t = 5_000,
+        value_parser = clap::value_parser!(u64).range(1..=100_000))]
     rate: u64,
     /// Threads of the load generator, each with its own event loop.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]

@@ -113,7 +113,7 @@ impl Judge<'_> {
                 other.http_addr
             ),
             None => format!(
-                "this is the only node of its cluster: holdfast recover {} --to NEW_DIR",
+                "this is the only node of its cluster: holdfast recover {} --damaged-log",
                 self.dir.display()
             ),
         }

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use super::frame::{Header, Kind};
-use super::recovery::{Scanned, scan};
+use super::recovery::{Scanned, scan, scan_to_the_damage};
 use super::segment::{SegmentFiles, SegmentStart, segment_number, segment_path};
 use super::{LogEntry, LogError, LogOptions, ShardLogState};
 use crate::codec;
@@ -24,6 +24,15 @@ pub struct ReadLog {
     torn_bytes: u64,
 }
 
+/// What a log is read with: nothing of it is kept in memory, and nothing is written.
+const LOOKING: LogOptions = LogOptions {
+    segment_bytes: 64 << 20,
+    payload_bytes_max: 16 << 20,
+    tail_bytes_max: 0,
+    queue_bytes_max: 1,
+    queue_requests_max: 1,
+};
+
 impl ReadLog {
     /// Reads the log in `dir`, which must be the one with this uuid.
     ///
@@ -32,8 +41,24 @@ impl ReadLog {
     /// [`LogError::Lost`], [`LogError::Foreign`], [`LogError::Damaged`] as an open would, and
     /// [`LogError::Io`].
     pub fn open(disk: &dyn Disk, dir: &Path, uuid: [u8; 16]) -> Result<ReadLog, LogError> {
-        let options = LogOptions { tail_bytes_max: 0, ..LogOptions::default() };
-        let scanned = scan(disk, dir, uuid, &options)?;
+        ReadLog::of(dir, scan(disk, dir, uuid, &LOOKING)?)
+    }
+
+    /// Reads a log as far as it is whole, though more was synced: for those who know that what it
+    /// promised is gone.
+    ///
+    /// # Errors
+    ///
+    /// As [`ReadLog::open`], but for damage behind its first frames.
+    pub fn open_to_the_damage(
+        disk: &dyn Disk,
+        dir: &Path,
+        uuid: [u8; 16],
+    ) -> Result<ReadLog, LogError> {
+        ReadLog::of(dir, scan_to_the_damage(disk, dir, uuid, &LOOKING)?)
+    }
+
+    fn of(dir: &Path, scanned: Scanned) -> Result<ReadLog, LogError> {
         let files = SegmentFiles::default();
         for (number, segment) in &scanned.segments {
             files.insert(*number, segment.file.clone());
