@@ -302,7 +302,7 @@ impl Drop for LoopDisk {
 #[tokio::test]
 async fn leader_whose_disk_hangs_hands_over_answers_all_the_same_and_follows_when_it_is_well() {
     let seed = seed();
-    let plan = Plan::new(3, 1).set("log.segment_bytes", 1 << 20).set("log.hung_ms", 300);
+    let plan = Plan::new(3, 1).set("log.hung_ms", 300);
     let mut fleet = Fleet::prepare(plan.set("log.dead_ms", 120_000));
     let mut disks = Vec::new();
     for id in fleet.ids() {
