@@ -155,7 +155,7 @@ impl Crowd {
 
     /// Buys one unit, retries and all.
     async fn buy(&self, number: u64, due: Instant) {
-        let new = NewHold { ttl_ms: Some(TTL_MS), ..NewHold::new(1, &self.requests.buyer(number)) };
+        let new = NewHold { ttl_ms: Some(TTL_MS), ..NewHold::new(1, self.requests.buyer(number)) };
         let key = self.requests.key(number);
         match self.client.place(&self.item, &new, &key, self.client.deadline()).await {
             Placing::Placed { hold, .. } => self.granted(&hold.id, due),
