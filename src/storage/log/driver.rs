@@ -410,6 +410,9 @@ impl Driver {
     /// Nothing was written then that would have to be believed, so waiting for room is no second
     /// try: the record goes where it would have gone. A log that is being closed waits no longer.
     fn finds_room(&self, record: &Record) -> io::Result<bool> {
+        if self.log.fits(record) {
+            return Ok(true);
+        }
         let prepared = self.log.prepare_for(record);
         let found = match prepared {
             Ok(()) => true,

@@ -206,24 +206,40 @@ impl Log {
         if begun == 0 { Ok(()) } else { self.spares.ensure(begun) }
     }
 
+    /// Tells whether a record lies wholly in the segment that frames go to now. Costs next to
+    /// nothing: it is asked before every record.
+    pub(super) fn fits(&self, record: &Record) -> bool {
+        let bytes = match record {
+            Record::Entries(entries) => {
+                entries.iter().map(|entry| frame_bytes(entry.payload.len())).sum()
+            }
+            Record::Vote(vote) => frame_bytes(vote.len()),
+            Record::TruncateAfter(_) | Record::Purge(_) => frame_bytes(0),
+        };
+        bytes as u64 <= self.left()
+    }
+
+    /// Returns the bytes left in the segment that frames go to now.
+    fn left(&self) -> u64 {
+        let room = self.segments.get(&self.active).map_or(0, |segment| segment.bytes);
+        room.saturating_sub(self.append_at + self.pending.len() as u64)
+    }
+
     /// Counts the segments that a record begins.
     fn segments_begun_by(&self, record: &Record) -> io::Result<u64> {
+        if self.fits(record) {
+            return Ok(0);
+        }
         let payloads: Vec<usize> = match record {
             Record::Entries(entries) => entries.iter().map(|entry| entry.payload.len()).collect(),
             Record::Vote(vote) => vec![vote.len()],
             Record::TruncateAfter(_) | Record::Purge(_) => vec![0],
         };
-        let room = self.segments.get(&self.active).map_or(0, |segment| segment.bytes);
-        let left = room.saturating_sub(self.append_at + self.pending.len() as u64);
-        let frames = payloads.iter().map(|payload| frame_bytes(*payload) as u64);
-        if frames.clone().sum::<u64>() <= left {
-            return Ok(0);
-        }
         let size = self.spares.segment_bytes();
         let start = codec::encode(&self.start_of(size)).map_err(io::Error::other)?;
         let start = frame_bytes(start.len()) as u64;
-        let (mut begun, mut left) = (0, left);
-        for frame in frames {
+        let (mut begun, mut left) = (0, self.left());
+        for frame in payloads.iter().map(|payload| frame_bytes(*payload) as u64) {
             if frame > left {
                 begun += 1;
                 left = size.saturating_sub(start);
