@@ -322,6 +322,7 @@ async fn leader_whose_disk_hangs_hands_over_answers_all_the_same_and_follows_whe
     fleet.found().await;
     fleet.wait_ready().await;
     fleet.put_units("ticket", 1_000_000).await;
+    fleet.put_units("asked", 10).await;
     let buying = Buying::start("ticket", fleet.all_http(), 8, seed);
     buying.wait_grants(50).await;
     let leader = fleet.leader_of("ticket").await;
@@ -351,7 +352,7 @@ async fn leader_whose_disk_hangs_hands_over_answers_all_the_same_and_follows_whe
     // Whoever asks it is answered, soon: that nothing was taken here, or by the new leader.
     let body = json!({"quantity": 1, "buyer": "b"});
     let within = std::time::Duration::from_millis(1_000);
-    let path = "/v1/items/ticket/holds";
+    let path = "/v1/items/asked/holds";
     let asked = fleet.caller(leader).post_within(path, "asked", &body, within).await;
     let asked = asked.expect("an answer, no hang");
     assert!(asked.status == 503 || asked.status / 100 == 2, "{asked:?}");
