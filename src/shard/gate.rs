@@ -361,6 +361,7 @@ pub(crate) fn receipt_of(
         | Found::Items(_)
         | Found::Availability(_)
         | Found::Audit(_)
+        | Found::Recount(_)
         | Found::Holds { .. }
         | Found::SoldOut(_)
         | Found::Levels(_)
