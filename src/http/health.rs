@@ -45,6 +45,9 @@ pub(crate) fn readyz(front: &Front, call: &Call) -> Result<Response, Failure> {
         text.push_str(reason);
         text.push('\n');
     }
+    if let Some(confession) = crate::planted::confession() {
+        let _ = writeln!(text, "{confession}");
+    }
     if verbose {
         for shard in &status.shards {
             if let Some(why) = &shard.checkpoint_trouble {

@@ -17,6 +17,7 @@ use super::synced::{FILE_NAME, SyncedFile, SyncedMark};
 use super::{LogEntry, LogError, LogOptions};
 use crate::codec;
 use crate::ledger::ShardId;
+use crate::planted::{Fault, planted};
 use crate::storage::disk::{Disk, DiskFile};
 
 /// A segment that frames lie in.
@@ -103,7 +104,7 @@ pub(super) fn scan(
         uuid,
         options,
         sequence: 0,
-        known_synced: mark.sequence,
+        known_synced: if planted(Fault::TailLost) { 0 } else { mark.sequence },
         mark,
         unsynced_from: None,
         segments: BTreeMap::new(),
@@ -237,7 +238,7 @@ impl Scan<'_> {
             self.replay(&header, payload, number, offset)
                 .map_err(|what| LogError::damaged(&segment_path(self.dir, number), offset, what))?;
             self.sequence = header.sequence;
-            self.known_synced = self.known_synced.max(header.synced_upto);
+            self.learn_synced(&header);
             if header.sequence > self.mark.sequence && self.unsynced_from.is_none() {
                 self.unsynced_from = Some((number, offset));
             }
@@ -291,6 +292,12 @@ impl Scan<'_> {
         Ok(())
     }
 
+    fn learn_synced(&mut self, header: &Header) {
+        if !planted(Fault::DamageIsTear) {
+            self.known_synced = self.known_synced.max(header.synced_upto);
+        }
+    }
+
     /// Looks for whole frame headers at and behind `from`: what they say was synced must be there.
     fn look_for_synced(&mut self, bytes: &[u8], from: usize) {
         let tag = uuid_tag(&self.uuid);
@@ -299,7 +306,7 @@ impl Scan<'_> {
             if let Ok(header) = Header::read(&bytes[at..])
                 && header.tag == tag
             {
-                self.known_synced = self.known_synced.max(header.synced_upto);
+                self.learn_synced(&header);
             }
             at += ALIGN;
         }
