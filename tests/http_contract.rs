@@ -590,6 +590,22 @@ async fn i11_every_outcome_has_its_status_and_none_is_a_no_that_is_not_one() {
     assert_eq!(shop.desk.entries(), before);
 }
 
+/// Found by the HTTP fuzzer: a read with a deadline of 1 ms was told that it may have been done.
+#[tokio::test]
+async fn a_read_without_an_answer_is_late_and_never_of_unknown_outcome() {
+    let shop = Shop::selling("shirt", 1).await;
+    for path in ["/v1/items/shirt", "/v1/items", "/v1/items/shirt/transfers", "/v1/sold-out"] {
+        shop.desk.force(Outcome::Unknown);
+        let read = shop.get(path).await;
+        assert_eq!(
+            (read.status.as_u16(), read.slug().as_str()),
+            (503, "deadline-passed"),
+            "{path}"
+        );
+        assert_eq!(read.json()["retry_same_key"], false);
+    }
+}
+
 #[tokio::test]
 async fn prefer_redirect_asks_for_a_307_to_the_leader_with_the_whole_path() {
     let shop = Shop::selling("shirt", 1).await;

@@ -37,12 +37,19 @@ Exit codes:
   2  the command line or a file is wrong
   3  no node could act, or the outcome is unknown (stderr tells the key to retry with)";
 
+/// What `--version` says.
+const VERSION: &str = if cfg!(feature = "planted") {
+    concat!(env!("CARGO_PKG_VERSION"), " WITH PLANTED FAULTS, for tests only")
+} else {
+    env!("CARGO_PKG_VERSION")
+};
+
 /// How long a look at a cluster of which no node listens may take.
 const UNREACHABLE_WITHIN: Duration = Duration::from_millis(500);
 
 /// Sells the last unit exactly once: a replicated, durable inventory store.
 #[derive(Debug, Parser)]
-#[command(name = "holdfast", version, after_help = EXIT_CODES, max_term_width = 100)]
+#[command(name = "holdfast", version = VERSION, after_help = EXIT_CODES, max_term_width = 100)]
 struct CommandLine {
     #[command(flatten)]
     reach: Reach,

@@ -80,6 +80,9 @@ const AT_ONCE: i32 = 130;
 /// Runs a node until it is told to stop, or until it can do nothing any more.
 fn run_node(config: Config, stop_with_stdin: bool) -> Result<(), Failure> {
     super::block_on(async {
+        if let Some(confession) = crate::planted::confession() {
+            eprintln!("{confession}");
+        }
         let (version, data_dir) = (env!("CARGO_PKG_VERSION"), config.node.data_dir.display());
         tracing::info!("holdfast {version}, data in {data_dir}");
         let node = Node::start(config).await.map_err(|e| Failure::Unavailable(e.to_string()))?;

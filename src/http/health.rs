@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use axum::http::StatusCode;
+use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
 
 use super::admin::role_word;
@@ -11,11 +11,15 @@ use super::call::Call;
 use super::front::Front;
 use super::problem::Failure;
 use super::wire;
+use crate::planted::Fault;
 use crate::shard::{NodeStatus, Role};
 
 /// What an empty node says.
 pub(crate) const NOT_INITIALISED: &str =
     "This node belongs to no cluster yet. Run `holdfast cluster init` against its nodes.";
+
+/// What `/readyz` carries in a build that breaks a law on purpose, and in no other.
+const HEADER_PLANTED: HeaderName = HeaderName::from_static("holdfast-planted-fault");
 
 /// A replica that has applied all of its log but so many entries is ready.
 const BEHIND_ENTRIES_MAX: u64 = 10_000;
@@ -45,7 +49,11 @@ pub(crate) fn readyz(front: &Front, call: &Call) -> Result<Response, Failure> {
         text.push_str(reason);
         text.push('\n');
     }
+    let confession = crate::planted::confession();
     if verbose {
+        if let Some(confession) = &confession {
+            let _ = writeln!(text, "{confession}");
+        }
         for shard in &status.shards {
             if let Some(why) = &shard.checkpoint_trouble {
                 let name = shard.shard;
@@ -58,7 +66,12 @@ pub(crate) fn readyz(front: &Front, call: &Call) -> Result<Response, Failure> {
         text.push('\n');
         table(&status, &mut text);
     }
-    Ok(wire::text(code, text))
+    let mut response = wire::text(code, text);
+    if confession.is_some() {
+        let fault = crate::planted::carried().map_or("none", Fault::name);
+        response.headers_mut().insert(HEADER_PLANTED, HeaderValue::from_static(fault));
+    }
+    Ok(response)
 }
 
 /// Why a node is not ready; empty when it is.

@@ -70,6 +70,8 @@ use item::{Item, ItemKey};
 use page::{Kind, PAGE_VERSION, PageId};
 use record::{Record, Standing};
 
+use crate::planted::{Fault, planted};
+
 /// What every replica of every shard agrees on for the life of the cluster; part of its identity.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
@@ -186,7 +188,11 @@ impl Ledger {
         let meta = self.meta();
         self.books.pages.touch(PageId::META, || Some(encode_meta(&meta)));
         self.books.index = index;
-        self.books.now = self.books.now.max(batch.stamp);
+        self.books.now = if planted(Fault::TimeGoesBack) {
+            batch.stamp
+        } else {
+            self.books.now.max(batch.stamp)
+        };
         self.books.swept = 0;
         self.sweep_due();
         self.forget_old(batch.commands.len());
