@@ -3,6 +3,7 @@
 //! Above this room a Raft group is a [`Group`]: something that can be proposed to, asked who leads
 //! it and how fresh that is, and told to make checkpoints. Below it are the log and the pages.
 
+mod appended;
 mod checkpointing;
 mod comparing;
 #[cfg(test)]
