@@ -6,11 +6,13 @@
 mod adoption;
 mod announcement;
 mod clocks;
+pub mod inspection;
 mod members;
 mod memory;
 mod office;
 mod parts;
 mod running;
+pub mod salvage;
 mod threads;
 mod watch;
 
@@ -55,6 +57,17 @@ pub enum NodeError {
         dir.display()
     )]
     MembersLost {
+        /// The data directory.
+        dir: std::path::PathBuf,
+    },
+    /// `holdfast recover` gave this directory's state to a new cluster.
+    #[error(
+        "{} is given up: its state went to a new cluster (the file `{}` says which). Starting it \
+         again would sell the same stock twice",
+        dir.display(),
+        crate::storage::visit::RETIRED_FILE
+    )]
+    Retired {
         /// The data directory.
         dir: std::path::PathBuf,
     },

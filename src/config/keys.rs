@@ -244,6 +244,13 @@ keys! {
         ballast_bytes: u64 = 64 * MIB, whole(0, 64 * GIB);
     }
 
+    /// The wall clock. Must be the same on every node.
+    clock: Clock {
+        /// How far this node's clock may be from those of a majority of all members. Beyond it the
+        /// node does not lead: it hands leadership over, does not stand for election, and says so.
+        offset_ms_max: u64 = 2_000, whole(100, MINUTE_MS);
+    }
+
     /// When a shard writes what has changed to its pages. The first that is reached counts.
     checkpoint: Checkpoint {
         /// Bytes of log since the last one.

@@ -37,6 +37,7 @@ mod query;
 mod receipts;
 mod record;
 mod record_bytes;
+mod roll;
 mod scope;
 mod segment;
 mod settle;
@@ -55,6 +56,7 @@ pub use command::*;
 pub use hold::{HoldId, HoldIdText, NotAHoldId};
 pub use ids::*;
 pub use query::*;
+pub use roll::RollEntry;
 pub use scope::*;
 pub use spread_items::ItemCursor;
 

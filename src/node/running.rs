@@ -154,7 +154,9 @@ impl Opening {
         let book = PeerBook::new(peers);
         let abstaining = Abstaining::default();
         let (node, wall) = (self.identity.node, self.parts.clock.clone());
-        let clocks = Arc::new(Clocks::new(node, wall, &self.members, abstaining.clone()));
+        let apart_max = self.config.clock.offset_ms_max;
+        let clocks = Clocks::new(node, wall, apart_max, &self.members, abstaining.clone());
+        let clocks = Arc::new(clocks);
         let (mut shards, mut spawners) = (Vec::new(), Vec::new());
         for shard in (0..self.identity.settings.shards).map(ShardId) {
             let spawner = (self.parts.place)(shard)

@@ -18,9 +18,11 @@ mod network;
 mod packing;
 mod rebuilding;
 mod replica;
+mod salvage;
 mod serving;
 mod snapshot;
 mod start;
+mod told;
 #[cfg(test)]
 pub(crate) mod trial;
 
@@ -29,5 +31,7 @@ pub use group::{Group, GroupState, Leadership, Proposal, ProposeError, Role};
 pub use network::PeerBook;
 pub use packing::{EntryBuilder, PackedCommand, Packer, PlaceBytes, packed};
 pub use replica::{Accusation, AppliedState, EntryTimer, Replica};
+pub use salvage::{found_anew, replay};
 pub use serving::{RaftConversation, SnapshotConversation};
 pub use start::{StartError, StartOptions, start_group};
+pub use told::{MembersTold, VoteTold};

@@ -60,6 +60,8 @@ struct Place {
     child: Option<Child>,
     /// Configuration of this node alone.
     set: Vec<(String, String)>,
+    /// Environment of this node alone.
+    environment: Vec<(String, String)>,
 }
 
 /// A cluster of processes. All end when it is dropped.
@@ -135,6 +137,7 @@ impl Fleet {
             dir: dir.path().join(format!("n{id}")),
             child: None,
             set: Vec::new(),
+            environment: Vec::new(),
         });
         Fleet { places: places.collect(), plan, dir, _turn: turn }
     }
@@ -177,6 +180,11 @@ impl Fleet {
         self.places[id - 1].set.push((key.to_owned(), value.to_string()));
     }
 
+    /// Sets a variable of one node's environment, for its next start.
+    pub(crate) fn environment_on(&mut self, id: usize, name: &str, value: impl ToString) {
+        self.places[id - 1].environment.push((name.to_owned(), value.to_string()));
+    }
+
     pub(crate) fn caller(&self, id: usize) -> Caller {
         Caller::new(self.http(id))
     }
@@ -217,6 +225,7 @@ impl Fleet {
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         let child = command(&arguments)
             .arg("--stop-with-stdin")
+            .envs(place.environment.iter().cloned())
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(log.expect("a file for a node's words"))
