@@ -13,6 +13,7 @@ mod group;
 mod heard;
 mod log_store;
 mod machine;
+mod membership;
 mod network;
 mod packing;
 mod rebuilding;
@@ -25,6 +26,7 @@ pub(crate) mod trial;
 
 pub use entry::{Applied, Member, Payload};
 pub use group::{Group, GroupState, Leadership, Proposal, ProposeError, Role};
+pub use membership::{MemberChange, Membership};
 pub use network::PeerBook;
 pub use packing::{EntryBuilder, PackedCommand, Packer, PlaceBytes, packed};
 pub use replica::{Accusation, AppliedState, EntryTimer, Replica};
