@@ -6,10 +6,12 @@
 mod adoption;
 mod announcement;
 mod clocks;
+mod joining;
 mod members;
 mod memory;
 mod office;
 mod parts;
+mod roll;
 mod running;
 mod threads;
 mod watch;

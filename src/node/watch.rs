@@ -120,7 +120,7 @@ async fn watch_health(office: Weak<Office>, running: Weak<Running>, rules: Watch
         } else if part.clocks.is_wild() {
             Some("its clock is more than 2 s from a majority of the members".to_owned())
         } else {
-            None
+            part.drained()
         };
         let abstains = reason.is_some();
         part.abstain(reason);
