@@ -82,8 +82,9 @@ fn mend(error: &crate::storage::LogError) -> &'static str {
     match error {
         LogError::Lost { .. } | LogError::Foreign { .. } | LogError::Damaged { .. } => {
             ". What this node promised to its peers is gone, so it must not vote under this id \
-             again. The cluster goes on with the others: keep this directory as it is. This \
-             version cannot give a machine a new id yet; see docs/operations.md"
+             again. The cluster goes on with the others. Bring this machine back under a new id: \
+             run `holdfast node replace ID` on another node, move this directory away, and start \
+             with the token; see docs/operations.md"
         }
         LogError::Io { source, .. } if is_full(source) => FULL,
         LogError::Exists { .. } | LogError::Options(_) | LogError::Io { .. } => "",

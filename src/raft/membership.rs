@@ -49,6 +49,8 @@ impl Membership {
 pub enum MemberChange {
     /// Takes nodes in that follow without a vote.
     Learners(BTreeMap<NodeId, Member>),
+    /// Gives members other addresses; what they are stays.
+    Addresses(BTreeMap<NodeId, Member>),
     /// These vote from now on, all of them members; those who voted before stay as learners.
     Voters(BTreeSet<NodeId>),
     /// Takes nodes out that do not vote.
@@ -104,6 +106,10 @@ impl Group {
             MemberChange::Learners(members) => {
                 let members = members.into_iter().map(|(node, member)| (node.0, member));
                 (ChangeMembers::AddNodes(members.collect()), true)
+            }
+            MemberChange::Addresses(members) => {
+                let members = members.into_iter().map(|(node, member)| (node.0, member));
+                (ChangeMembers::SetNodes(members.collect()), true)
             }
             MemberChange::Voters(voters) => (ChangeMembers::ReplaceAllVoters(ids(voters)), true),
             MemberChange::Forget(nodes) => (ChangeMembers::RemoveNodes(ids(nodes)), true),

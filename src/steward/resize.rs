@@ -94,6 +94,18 @@ fn due(roster: &Roster, now: &Membership) -> Due {
     if !missing.is_empty() {
         return Due::Change(MemberChange::Learners(missing));
     }
+    // The same log at another address: whatever else differs is another node.
+    let moved: BTreeMap<NodeId, Member> = wanted
+        .iter()
+        .filter(|(node, member)| {
+            let known = now.members.get(node);
+            known.is_some_and(|known| known != *member && known.log_uuid == member.log_uuid)
+        })
+        .map(|(node, member)| (*node, member.clone()))
+        .collect();
+    if !moved.is_empty() {
+        return Due::Change(MemberChange::Addresses(moved));
+    }
     if now.voters.first() != Some(&voters) && !voters.is_empty() {
         return Due::Change(MemberChange::Voters(voters));
     }

@@ -191,6 +191,16 @@ impl Fleet {
         self.places[id - 1].set.push((key.to_owned(), value.to_string()));
     }
 
+    /// Gives a node other addresses, for its next start.
+    pub(crate) fn move_node(&mut self, id: usize) {
+        let own = self.places[id - 1].http.ip();
+        let open = || TcpListener::bind((own, 0)).expect("a free port");
+        let (http, peer) = (open(), open());
+        let address = |listener: &TcpListener| listener.local_addr().expect("it is bound");
+        self.places[id - 1].http = address(&http);
+        self.places[id - 1].peer = address(&peer);
+    }
+
     pub(crate) fn caller(&self, id: usize) -> Caller {
         Caller::new(self.http(id))
     }

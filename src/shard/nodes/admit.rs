@@ -166,3 +166,97 @@ impl Router {
         Err(Rejected::Unavailable(words.to_owned()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::{NodeOperation, OperationKind, Seat, Ticket};
+
+    const PRINT: u128 = 77;
+
+    fn roster() -> Roster {
+        let operation = NodeOperation {
+            kind: OperationKind::Add,
+            node: NodeId(4),
+            replaces: None,
+            state: OperationState::Waiting,
+            step: OperationStep::AwaitMachine,
+            note: String::new(),
+            ticket: Some(Ticket { print: PRINT, expires_at: UnixMs(1_000) }),
+            begun_at: UnixMs(1),
+            changed_at: UnixMs(1),
+        };
+        let seat = |log: u8, at: &str| Seat {
+            role: if log == 0 { SeatRole::Invited } else { SeatRole::Voter },
+            log_uuid: [log; 16],
+            peer_addr: format!("{at}:1"),
+            http_addr: format!("{at}:2"),
+            ..Seat::default()
+        };
+        Roster {
+            revision: 5,
+            next_node: 5,
+            next_operation: 3,
+            nodes: [(NodeId(1), seat(1, "a")), (NodeId(4), seat(0, ""))].into(),
+            operations: [(2, operation)].into(),
+        }
+    }
+
+    fn claim(log: u8, at: &str) -> Claim {
+        Claim {
+            token: String::new(),
+            log_uuid: [log; 16],
+            peer_addr: format!("{at}:1"),
+            http_addr: format!("{at}:2"),
+            region: "eu".to_owned(),
+        }
+    }
+
+    #[test]
+    fn token_lets_one_machine_in_and_the_same_machine_again() {
+        let before = roster();
+        let (node, change) = admit(&before, &claim(4, "d"), (2, PRINT), UnixMs(10)).expect("in");
+        let (after, _) = change.expect("a change");
+        assert_eq!((node, after.nodes[&node].role), (NodeId(4), SeatRole::Learner));
+        assert_eq!(after.operations[&2].state, OperationState::Running);
+        assert_eq!(after.operations[&2].step, OperationStep::Learn);
+        let again = admit(&after, &claim(4, "d"), (2, PRINT), UnixMs(9_999)).expect("the same");
+        assert_eq!(again, (NodeId(4), None));
+        let other = admit(&after, &claim(5, "e"), (2, PRINT), UnixMs(11)).expect_err("another");
+        assert_eq!(other.name, "token-is-new");
+    }
+
+    #[test]
+    fn wrong_late_and_doubled_claims_are_refused_each_for_its_reason() {
+        let before = roster();
+        let judged = |claim: &Claim, operation, print, now| {
+            let judged = admit(&before, claim, (operation, print), UnixMs(now));
+            judged.expect_err("refused").name
+        };
+        assert_eq!(judged(&claim(4, "d"), 9, PRINT, 10), "token-is-known");
+        assert_eq!(judged(&claim(4, "d"), 2, PRINT + 1, 10), "token-is-known");
+        assert_eq!(judged(&claim(4, "d"), 2, PRINT, 1_000), "token-is-valid");
+        assert_eq!(judged(&claim(4, "a"), 2, PRINT, 10), "address-is-free");
+    }
+
+    #[test]
+    fn machine_that_comes_while_another_operation_runs_waits_for_its_turn() {
+        let mut before = roster();
+        let mut running = before.operations[&2].clone();
+        running.state = OperationState::Running;
+        before.operations.insert(1, running);
+        let (_, change) = admit(&before, &claim(4, "d"), (2, PRINT), UnixMs(10)).expect("in");
+        let (after, _) = change.expect("a change");
+        assert_eq!(after.operations[&2].state, OperationState::Queued);
+    }
+
+    #[test]
+    fn invitation_that_nobody_took_ends_with_its_token_and_its_id_is_not_given_again() {
+        let mut roster = roster();
+        assert!(!expire(&mut roster, UnixMs(999)));
+        assert!(expire(&mut roster, UnixMs(1_000)));
+        assert_eq!(roster.operations[&2].state, OperationState::Cancelled);
+        assert!(!roster.nodes.contains_key(&NodeId(4)));
+        assert_eq!(roster.next_node, 5);
+    }
+}

@@ -310,3 +310,166 @@ fn replace(node: NodeId, sight: &Sight, warnings: &mut Vec<String>) -> Result<St
     }
     Ok(named)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::ledger::{LeaderId, Roster, Seat, ShardId, UnixMs};
+    use crate::shard::nodes::report::{NodeReport, ReplicaReport};
+
+    fn seat(role: SeatRole) -> Seat {
+        Seat { role, log_uuid: [1; 16], since: UnixMs(1), ..Seat::default() }
+    }
+
+    /// Nodes with their roles, of which those answer; node 1 leads both shards when it answers.
+    fn sight(seats: &[(u64, SeatRole)], alive: &[u64]) -> Sight {
+        let nodes = seats.iter().map(|(node, role)| (NodeId(*node), seat(*role))).collect();
+        let roster = Roster {
+            revision: 3,
+            next_node: 9,
+            next_operation: 5,
+            nodes,
+            operations: Default::default(),
+        };
+        let leader = alive.first().copied().unwrap_or_default();
+        let replica = |node: u64, shard: u16| ReplicaReport {
+            shard: ShardId(shard),
+            leads: (node == leader).then_some(LeaderId { term: 1, node: NodeId(node) }),
+            ..ReplicaReport::default()
+        };
+        let report = |node: &u64| NodeReport {
+            stands: true,
+            shards: (0..2).map(|shard| replica(*node, shard)).collect(),
+        };
+        let told = alive.iter().map(|node| (NodeId(*node), report(node))).collect();
+        Sight { roster, shards: 2, told }
+    }
+
+    const VOTERS: [(u64, SeatRole); 5] = [
+        (1, SeatRole::Voter),
+        (2, SeatRole::Voter),
+        (3, SeatRole::Voter),
+        (4, SeatRole::Voter),
+        (5, SeatRole::Voter),
+    ];
+
+    fn remove(node: u64) -> Order {
+        Order::Remove { node: NodeId(node), fewer: false }
+    }
+
+    fn remove_all_the_same(node: u64) -> Order {
+        Order::Remove { node: NodeId(node), fewer: true }
+    }
+
+    #[test]
+    fn order_is_judged_by_the_figures_that_it_would_leave() {
+        let learner = |voters: usize| {
+            let mut seats = VOTERS[..voters].to_vec();
+            seats.push((6, SeatRole::Learner));
+            seats
+        };
+        let three = &VOTERS[..3];
+        let valid = Duration::from_secs(60);
+        let promote = || Order::Promote { node: NodeId(6) };
+        let replace = |node| Order::Replace { node: NodeId(node), valid };
+        let drain = |node| Order::Drain { node: NodeId(node) };
+        let cases: Vec<(&str, Order, Sight, Result<usize, (&str, &str)>)> = vec![
+            ("five to four", remove(5), sight(&VOTERS, &[1, 2, 3, 4, 5]), Ok(3)),
+            ("a dead one of five", remove(5), sight(&VOTERS, &[1, 2, 3, 4]), Ok(3)),
+            (
+                "four voters of which three live",
+                remove(4),
+                sight(&VOTERS[..4], &[1, 2, 3]),
+                Ok(3),
+            ),
+            (
+                "a live one of three, one dead",
+                remove_all_the_same(2),
+                sight(three, &[1, 2]),
+                Err(("quorum", "would leave 1 of 2 voters alive: needs 2")),
+            ),
+            (
+                "a live one of five, two dead",
+                remove(3),
+                sight(&VOTERS, &[1, 2, 3]),
+                Err(("quorum", "would leave 2 of 4 voters alive: needs 3")),
+            ),
+            (
+                "three to two",
+                remove(3),
+                sight(three, &[1, 2, 3]),
+                Err(("three-voters", "would leave 2 voters, which survive no death: needs 3")),
+            ),
+            ("three to two, insisted", remove_all_the_same(3), sight(three, &[1, 2, 3]), Ok(3)),
+            (
+                "the last one",
+                remove_all_the_same(1),
+                sight(&VOTERS[..1], &[1]),
+                Err(("quorum", "would leave no voter")),
+            ),
+            ("a learner goes freely", remove(6), sight(&learner(3), &[1, 2, 3]), Ok(3)),
+            ("a learner votes", promote(), sight(&learner(3), &[1, 2, 3, 6]), Ok(2)),
+            (
+                "a learner that does not answer",
+                promote(),
+                sight(&learner(3), &[1, 2, 3]),
+                Err(("node-answers", "does not answer")),
+            ),
+            ("a dead one is replaced", replace(3), sight(three, &[1, 2]), Ok(6)),
+            (
+                "one of three is drained",
+                drain(3),
+                sight(three, &[1, 2, 3]),
+                Ok(1),
+            ),
+            (
+                "one of three is drained, one dead",
+                drain(2),
+                sight(three, &[1, 2]),
+                Err(("somebody-may-lead", "would leave 1 of 3 voters that may lead: needs 2")),
+            ),
+            (
+                "nobody leads",
+                remove(5),
+                sight(&VOTERS, &[]),
+                Err(("every-shard-has-a-leader", "shard 0 has no leader")),
+            ),
+            ("unknown", remove(7), sight(three, &[1, 2, 3]), Err(("node-is-known", "1, 2, 3"))),
+        ];
+        for (named, order, sight, expected) in cases {
+            match (plan(&order, &sight), expected) {
+                (Ok(plan), Ok(steps)) => assert_eq!(plan.steps.len(), steps, "{named}: {plan:?}"),
+                (Err(rule), Err((name, words))) => {
+                    assert_eq!(rule.name, name, "{named}: {rule:?}");
+                    assert!(rule.words.contains(words), "{named}: {rule:?}");
+                }
+                (judged, expected) => panic!("{named}: {judged:?} instead of {expected:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn second_operation_is_refused_unless_it_takes_out_the_node_that_holds_the_first_up() {
+        let mut seen = sight(&VOTERS, &[1, 2, 3, 4, 5]);
+        let running = crate::ledger::NodeOperation {
+            kind: OperationKind::Add,
+            node: NodeId(5),
+            replaces: None,
+            state: OperationState::Running,
+            step: crate::ledger::OperationStep::CatchUp,
+            note: String::new(),
+            ticket: None,
+            begun_at: UnixMs(1),
+            changed_at: UnixMs(1),
+        };
+        seen.roster.operations.insert(4, running);
+        let refused = plan(&remove(4), &seen).expect_err("another node");
+        assert_eq!(refused.name, "one-operation-at-a-time");
+        assert!(refused.words.contains("operation 4 (add of node 5)"), "{refused:?}");
+        assert!(plan(&remove(5), &seen).is_ok(), "the node that does not come");
+        let add = Order::Add { learner: false, valid: Duration::from_secs(60) };
+        assert!(plan(&add, &seen).is_ok(), "an invitation waits for its turn");
+    }
+}
