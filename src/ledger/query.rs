@@ -80,6 +80,8 @@ pub enum Query {
         /// At most so many buckets and as many items.
         limit: u32,
     },
+    /// The roster of nodes (shard 0).
+    Roster,
 }
 
 /// The answer to a [`Query`].
@@ -116,6 +118,13 @@ pub enum Found {
     Copy(Box<Configure>),
     /// Duties.
     Duties(Vec<Duty>),
+    /// The roster.
+    Roster {
+        /// The roster.
+        roster: Box<super::Roster>,
+        /// Ledger time.
+        now: UnixMs,
+    },
 }
 
 /// What a shard's leader repeats until it is answered; see the head of `command.rs`.

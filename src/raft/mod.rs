@@ -14,6 +14,7 @@ mod group;
 mod heard;
 mod log_store;
 mod machine;
+mod membership;
 mod network;
 mod packing;
 mod rebuilding;
@@ -28,6 +29,7 @@ pub(crate) mod trial;
 
 pub use entry::{Applied, Member, Payload};
 pub use group::{Group, GroupState, Leadership, Proposal, ProposeError, Role};
+pub use membership::{MemberChange, Membership};
 pub use network::PeerBook;
 pub use packing::{EntryBuilder, PackedCommand, Packer, PlaceBytes, packed};
 pub use replica::{Accusation, AppliedState, EntryTimer, Replica};

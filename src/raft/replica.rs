@@ -217,7 +217,7 @@ impl Replica {
     }
 
     /// Returns what every replica agrees on.
-    pub(super) fn settings(&self) -> Settings {
+    pub(crate) fn settings(&self) -> Settings {
         self.settings.clone()
     }
 

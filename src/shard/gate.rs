@@ -379,6 +379,7 @@ pub(crate) fn receipt_of(
         | Found::Levels(_)
         | Found::Copy(_)
         | Found::Duties(_)
+        | Found::Roster { .. }
         | Found::NotFound => None,
     }
 }

@@ -163,6 +163,7 @@ pub(crate) fn found(found: &Found, name: Naming) -> Vec<String> {
         Found::Levels(levels) => levels_lines(levels),
         Found::Copy(image) => vec![copy_image(image)],
         Found::Duties(duties) => duties.iter().map(duty).collect(),
+        Found::Roster { roster, now: _ } => vec![format!("roster revision={}", roster.revision)],
         Found::NotFound => vec!["not-found".to_string()],
     }
 }
