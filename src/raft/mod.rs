@@ -22,6 +22,8 @@ mod snapshot;
 mod start;
 #[cfg(test)]
 pub(crate) mod trial;
+#[cfg(feature = "sim")]
+mod witness;
 
 pub use entry::{Applied, Member, Payload};
 pub use group::{Group, GroupState, Leadership, Proposal, ProposeError, Role};
@@ -30,3 +32,5 @@ pub use packing::{EntryBuilder, PackedCommand, Packer, PlaceBytes, packed};
 pub use replica::{Accusation, AppliedState, EntryTimer, Replica};
 pub use serving::{RaftConversation, SnapshotConversation};
 pub use start::{StartError, StartOptions, start_group};
+#[cfg(feature = "sim")]
+pub use witness::{Witness, bear_witness};

@@ -268,6 +268,8 @@ impl Replica {
             state.stamped = Some((now, at));
         }
         state.digest_marks.note(position.index, batch, &state.ledger);
+        #[cfg(feature = "sim")]
+        super::witness::show(self.shard, position, &state.ledger);
         drop(guard);
         if let Some(timer) = self.timer.get() {
             timer(at - began);
@@ -280,6 +282,8 @@ impl Replica {
     pub(super) fn apply_blank(&self, position: LogPosition) -> Applied {
         let mut state = self.state.write();
         state.applied = Some(position);
+        #[cfg(feature = "sim")]
+        super::witness::show(self.shard, position, &state.ledger);
         Applied { position, now: state.ledger.now(), answers: Vec::new() }
     }
 
@@ -291,6 +295,8 @@ impl Replica {
         let mut state = self.state.write();
         state.applied = Some(position);
         state.membership = membership;
+        #[cfg(feature = "sim")]
+        super::witness::show(self.shard, position, &state.ledger);
         Applied { position, now: state.ledger.now(), answers: Vec::new() }
     }
 
@@ -313,6 +319,10 @@ impl Replica {
         state.generation += 1;
         state.stamped = None;
         state.digest_marks = DigestMarks::default();
+        #[cfg(feature = "sim")]
+        if let Some(position) = applied {
+            super::witness::show(self.shard, position, &state.ledger);
+        }
         drop(state);
         self.set_suspect(false);
         self.progress.send_replace(applied);
