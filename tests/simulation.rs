@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use simulation::cut::{Cut, Keep};
-use simulation::run;
 use simulation::shrink::shrink_by;
 use simulation::trace::Trace;
 use simulation::verdict::Verdict;
+use simulation::{run, scale, stage};
 
 /// Seeds of an ordinary run.
 const SEEDS: u64 = 520;
@@ -125,4 +125,36 @@ fn failing_run_is_shrunk_to_what_it_needs() {
     assert_eq!((cut.faults, cut.decisions), (Keep::only([3]), Keep::only([17, 140])));
     assert_eq!(cut.clients, Some(1));
     assert_eq!(verdict.law().as_deref(), Some("a unit is missing:"));
+}
+
+/// Plays a scene under some seeds.
+fn scene(play: fn(u64) -> Verdict) {
+    for seed in 1..=24 {
+        let verdict = play(seed);
+        let (tail, broken) = (verdict.tail.join("\n"), verdict.broken.join("\n  "));
+        assert!(verdict.is_clean(), "{tail}\nseed {seed} of this scene breaks:\n  {broken}");
+    }
+}
+
+#[test]
+fn retry_that_would_take_a_second_unit_after_exhaustion_takes_none() {
+    scene(stage::retry_after_exhaustion);
+}
+
+#[test]
+fn leader_that_stood_still_answers_nothing_from_the_past() {
+    scene(stage::stopped_leader);
+}
+
+#[test]
+fn attempt_that_arrives_after_its_key_was_given_up_makes_no_hold() {
+    scene(stage::attempt_after_its_void);
+}
+
+/// By the model that `simulate scale-out` prints.
+#[test]
+fn eight_buckets_sell_six_times_what_one_sells_and_seldom_trade() {
+    let figures = scale::measure();
+    println!("{}", figures.words());
+    assert!(figures.is_good(), "{figures:?}");
 }

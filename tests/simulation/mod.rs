@@ -18,6 +18,7 @@ pub(crate) mod plan;
 pub(crate) mod scale;
 
 pub(crate) mod shrink;
+pub(crate) mod stage;
 
 pub(crate) mod stock;
 pub(crate) mod trace;

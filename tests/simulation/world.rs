@@ -592,7 +592,7 @@ impl World {
     }
 
     /// Lets a node answer a request that has arrived.
-    async fn carry_out(self: &Arc<World>, at: usize, ask: Ask) -> Told {
+    pub(crate) async fn carry_out(self: &Arc<World>, at: usize, ask: Ask) -> Told {
         let (life, router) = {
             let node = self.machines[at].node.lock();
             match (&node.life, &node.open) {
