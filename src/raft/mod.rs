@@ -26,6 +26,8 @@ mod start;
 mod told;
 #[cfg(test)]
 pub(crate) mod trial;
+#[cfg(feature = "sim")]
+mod witness;
 
 pub use entry::{Applied, Member, Payload};
 pub use group::{Group, GroupState, Leadership, Proposal, ProposeError, Role};
@@ -37,3 +39,5 @@ pub use salvage::{found_anew, replay};
 pub use serving::{RaftConversation, SnapshotConversation};
 pub use start::{StartError, StartOptions, start_group};
 pub use told::{MembersTold, VoteTold};
+#[cfg(feature = "sim")]
+pub use witness::{Witness, bear_witness};
