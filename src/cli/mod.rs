@@ -15,11 +15,13 @@ mod huge_pages;
 mod item;
 mod layout;
 mod local_cluster;
+mod node;
 mod output;
 mod picture;
 mod progress;
 mod recover;
 mod serve;
+mod shard;
 mod status;
 
 use std::ffi::OsString;
@@ -41,12 +43,19 @@ Exit codes:
   3  no node could act, or the outcome is unknown (stderr tells the key to retry with)
   4  done, and there is something to act on (doctor, recover, status)";
 
+/// What `--version` says.
+const VERSION: &str = if cfg!(feature = "planted") {
+    concat!(env!("CARGO_PKG_VERSION"), " WITH PLANTED FAULTS, for tests only")
+} else {
+    env!("CARGO_PKG_VERSION")
+};
+
 /// How long a look at a cluster of which no node listens may take.
 const UNREACHABLE_WITHIN: Duration = Duration::from_millis(500);
 
 /// Sells the last unit exactly once: a replicated, durable inventory store.
 #[derive(Debug, Parser)]
-#[command(name = "holdfast", version, after_help = EXIT_CODES, max_term_width = 100)]
+#[command(name = "holdfast", version = VERSION, after_help = EXIT_CODES, max_term_width = 100)]
 struct CommandLine {
     #[command(flatten)]
     reach: Reach,
@@ -143,6 +152,22 @@ enum Verb {
   holdfast hold list ticket-1 --state held"
     )]
     Hold(hold::HoldVerb),
+    /// Bring nodes into a running cluster, drain them, take them out.
+    #[command(
+        subcommand,
+        after_help = "Examples:
+  holdfast node list
+  holdfast node add
+  holdfast node replace 3"
+    )]
+    Node(node::NodeVerb),
+    /// Who leads and votes in each shard; moves of leadership; checkpoints.
+    #[command(
+        subcommand,
+        after_help = "Example:
+  holdfast shard list"
+    )]
+    Shard(shard::ShardVerb),
     /// Tell how the nodes and shards are.
     Status(status::Status),
     /// Look at the data directory of a node that does not run, and change nothing in it.
@@ -256,6 +281,8 @@ fn run_verb(line: CommandLine) -> ExitCode {
         Verb::Cluster(cluster) => block_on(cluster.run(reach)),
         Verb::Item(item) => block_on(item.run(reach)),
         Verb::Hold(hold) => block_on(hold.run(reach)),
+        Verb::Node(node) => block_on(node.run(reach)),
+        Verb::Shard(shard) => block_on(shard.run(reach)),
         Verb::Status(status) => block_on(status.run(reach)),
         Verb::Doctor(doctor) => doctor.run(&reach),
         Verb::Recover(recover) => block_on(recover.run(reach)),

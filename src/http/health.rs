@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use axum::http::StatusCode;
+use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
 
 use super::admin::role_word;
@@ -12,11 +12,15 @@ use super::front::Front;
 use super::problem::Failure;
 use super::{trouble, wire};
 use crate::api::{Severity, Trouble};
+use crate::planted::Fault;
 use crate::shard::{NodeStatus, Role};
 
 /// What an empty node says.
 pub(crate) const NOT_INITIALISED: &str =
     "This node belongs to no cluster yet. Run `holdfast cluster init` against its nodes.";
+
+/// What `/readyz` carries in a build that breaks a law on purpose, and in no other.
+const HEADER_PLANTED: HeaderName = HeaderName::from_static("holdfast-planted-fault");
 
 /// A replica that has applied all of its log but so many entries is ready.
 const BEHIND_ENTRIES_MAX: u64 = 10_000;
@@ -46,7 +50,11 @@ pub(crate) fn readyz(front: &Front, call: &Call) -> Result<Response, Failure> {
         text.push_str(reason);
         text.push('\n');
     }
+    let confession = crate::planted::confession();
     if verbose {
+        if let Some(confession) = &confession {
+            let _ = writeln!(text, "{confession}");
+        }
         text.push('\n');
         table(&status, &mut text);
         about_the_node(&status, &mut text);
@@ -59,7 +67,12 @@ pub(crate) fn readyz(front: &Front, call: &Call) -> Result<Response, Failure> {
             let _ = writeln!(text, "{mark} {what}\n    why  {why}\n    do   {act}");
         }
     }
-    Ok(wire::text(code, text))
+    let mut response = wire::text(code, text);
+    if confession.is_some() {
+        let fault = crate::planted::carried().map_or("none", Fault::name);
+        response.headers_mut().insert(HEADER_PLANTED, HeaderValue::from_static(fault));
+    }
+    Ok(response)
 }
 
 /// Why a node is not ready; empty when it is.

@@ -19,6 +19,7 @@ mod json;
 mod layout;
 mod listen;
 mod metrics;
+mod nodes;
 mod openapi;
 mod pages;
 mod problem;

@@ -124,7 +124,7 @@ async fn watch_health(office: Weak<Office>, running: Weak<Running>, rules: Watch
             let apart_max = part.clocks.status().offset_ms_max;
             Some(format!("its clock is more than {apart_max} ms from a majority of the members"))
         } else {
-            None
+            part.drained()
         };
         let abstains = reason.is_some();
         part.abstain(reason);

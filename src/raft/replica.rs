@@ -217,7 +217,7 @@ impl Replica {
     }
 
     /// Returns what every replica agrees on.
-    pub(super) fn settings(&self) -> Settings {
+    pub(crate) fn settings(&self) -> Settings {
         self.settings.clone()
     }
 
@@ -280,6 +280,8 @@ impl Replica {
             state.stamped = Some((now, at));
         }
         state.digest_marks.note(position.index, batch, &state.ledger);
+        #[cfg(feature = "sim")]
+        super::witness::show(self.shard, position, &state.ledger);
         drop(guard);
         if let Some(timer) = self.timer.get() {
             timer(at - began);
@@ -292,6 +294,8 @@ impl Replica {
     pub(super) fn apply_blank(&self, position: LogPosition) -> Applied {
         let mut state = self.state.write();
         state.applied = Some(position);
+        #[cfg(feature = "sim")]
+        super::witness::show(self.shard, position, &state.ledger);
         Applied { position, now: state.ledger.now(), answers: Vec::new() }
     }
 
@@ -303,6 +307,8 @@ impl Replica {
         let mut state = self.state.write();
         state.applied = Some(position);
         state.membership = membership;
+        #[cfg(feature = "sim")]
+        super::witness::show(self.shard, position, &state.ledger);
         Applied { position, now: state.ledger.now(), answers: Vec::new() }
     }
 
@@ -325,6 +331,10 @@ impl Replica {
         state.generation += 1;
         state.stamped = None;
         state.digest_marks = DigestMarks::default();
+        #[cfg(feature = "sim")]
+        if let Some(position) = applied {
+            super::witness::show(self.shard, position, &state.ledger);
+        }
         drop(state);
         *self.checkpoint_made.lock() = Some(runtime::now());
         self.set_suspect(false);

@@ -153,6 +153,11 @@ impl ShardService {
         self.place.fence.leadership().is_some()
     }
 
+    /// Tells whether nobody is known to lead it: this node does not, and hears no leader.
+    pub fn is_leaderless(&self) -> bool {
+        self.place.fence.leader_is_silent()
+    }
+
     /// Changes what is told of the comparison of digests.
     pub fn note_digests(&self, change: impl FnOnce(&mut DigestStatus)) {
         change(&mut self.place.digests.lock());

@@ -7,9 +7,11 @@ mod empty;
 mod load;
 mod machine;
 mod memory;
+mod moments;
 mod report;
 mod request;
 mod rolling;
+mod routes;
 mod run;
 mod scrape;
 mod tally;
@@ -62,6 +64,8 @@ pub(super) enum Mode {
   holdfast bench rolling --rate 5000 --cluster 3
   holdfast bench unary --buckets 4 --cluster 3
   holdfast bench batch --batch 1000 --buckets 4 --skew 50 --cluster 3
+  holdfast bench unary --buckets 8 --kill-leader --cluster 3
+  holdfast bench unary --buckets 4 --total 2000000 --skew 50 --cluster 3
   holdfast bench tail --buckets 4 --total 10000 --cluster 3
   holdfast bench --url http://n1:7101,http://n2:7101,http://n3:7101 --json
 
@@ -86,13 +90,19 @@ pub(super) struct Bench {
     /// Units of the new item.
     #[arg(long, value_parser = super::item::quantity, default_value = "1000000000000")]
     total: u64,
-    /// Over how many shards the new item is spread; connections go round all nodes then.
+    /// Over how many shards the new item is spread (a cluster of its own gets as many). Single
+    /// placements go straight to the leaders of their buyers' buckets then, batches round all
+    /// nodes.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     buckets: u16,
     /// Regions of the new item (r0, r1, …), each spread over `--buckets`; buyers belong to them in
     /// turn.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16))]
     regions: u16,
+    /// Placements of a spread item go round all nodes, which forward them, instead of straight to
+    /// the leaders.
+    #[arg(long)]
+    any_node: bool,
     /// Percent of the placements that one buyer makes: all of them meet the same bucket.
     #[arg(long, default_value_t = 0, value_name = "PERCENT",
         value_parser = clap::value_parser!(u8).range(0..=100))]
@@ -128,7 +138,8 @@ pub(super) struct Bench {
     /// Measure an empty handler first, with the same client, and tell the ratio.
     #[arg(long)]
     compare_empty: bool,
-    /// Kill the leader (kill -9) half-way and tell the time to the next grant (needs --cluster).
+    /// Kill the leader (kill -9) half-way, tell the time to the next grant, and of a spread item
+    /// what was kept of its grants in the second from then on (needs --cluster).
     #[arg(long, requires = "cluster")]
     kill_leader: bool,
 }
@@ -146,6 +157,11 @@ impl Bench {
     /// Whether the item lies on several buckets.
     pub(super) fn is_spread(&self) -> bool {
         self.buckets > 1 || self.regions > 1
+    }
+
+    /// Whether placements go to their buckets' leaders: those of one bucket do anyway.
+    fn goes_straight(&self) -> bool {
+        self.is_spread() && !self.any_node
     }
 
     pub(super) async fn run(self, reach: Reach) -> Result<(), Failure> {

@@ -44,6 +44,12 @@ impl ShardMark {
         ShardMark { shard, vote: None, purged: None, first: 0, next: 0 }
     }
 
+    /// Tells whether a log can be so: what a forged start says may not be added up.
+    pub(super) fn is_sound(&self) -> bool {
+        let purged = self.purged.is_none_or(|purged| purged.index.0 < self.first);
+        purged && self.first <= self.next && self.next < u64::MAX
+    }
+
     pub(super) fn append(&mut self, index: u64) {
         if self.first == self.next && self.purged.is_none() {
             self.first = index;

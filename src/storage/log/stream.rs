@@ -21,6 +21,7 @@ use super::synced::{FILE_NAME, SyncedFile, SyncedMark};
 use super::{LogEntry, LogError, LogOptions, LogPosition};
 use crate::codec;
 use crate::ledger::{LeaderId, LogIndex, ShardId};
+use crate::planted::{Fault, planted};
 use crate::storage::disk::{Disk, DiskFile, ZERO_CHUNK_BYTES};
 
 /// Something to be remembered of one shard.
@@ -280,11 +281,14 @@ impl Log {
                 return Ok(());
             }
             for number in std::mem::take(&mut log.unsynced) {
-                log.segments
-                    .get(&number)
-                    .expect("an unsynced segment is in use")
-                    .file
-                    .sync_data()?;
+                let segment = log.segments.get(&number).expect("an unsynced segment is in use");
+                if planted(Fault::NoSync) {
+                    continue;
+                }
+                match segment.file.sync_data() {
+                    Err(_) if planted(Fault::SyncRetried) => segment.file.sync_data()?,
+                    synced => synced?,
+                }
             }
             let mark = SyncedMark { sequence: log.sequence, segment: log.active };
             log.synced_file.write(mark)?;
@@ -457,7 +461,12 @@ impl Log {
             self.unsynced.push(self.active);
         }
         let segment = self.segments.get(&self.active).expect("the active segment is in use");
-        segment.file.write_at(self.append_at, &self.pending)?;
+        match segment.file.write_at(self.append_at, &self.pending) {
+            Err(error)
+                if planted(Fault::SpaceSwallowed) && error.kind() == io::ErrorKind::StorageFull => {
+            }
+            written => written?,
+        }
         self.append_at += self.pending.len() as u64;
         self.pending.clear();
         Ok(())
