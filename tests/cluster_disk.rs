@@ -8,7 +8,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use cluster::{Buying, Fleet, Plan, SOON, seed, wait_for};
+use cluster::{Buying, Fleet, Plan, SOON, holdfast, seed, wait_for};
 use serde_json::json;
 
 /// A small file system in memory, unmounted when it is dropped.
@@ -188,8 +188,23 @@ async fn node_whose_disk_is_full_says_so_hands_over_and_returns_by_itself_when_t
     let Some((mut fleet, disks)) = with_small_disks(&[3]).await else { return };
     let buying = Buying::start("ticket", fleet.all_http(), 12, seed);
     buying.wait_grants(50).await;
+    // It is the leader that gets into trouble.
+    for shard in 0..2 {
+        wait_for("node 3 leads", SOON, async || {
+            let shard_word = shard.to_string();
+            let url = fleet.url(1);
+            let moved = holdfast(&["shard", "transfer", &shard_word, "--to", "3", "--url", &url]);
+            let leader = fleet.leader_of_shard(shard).await.0;
+            if leader == 3 { Ok(()) } else { Err(moved.words()) }
+        })
+        .await;
+    }
     let pid = fleet.words(3).len();
     disks[0].fill(64 << 10);
+    let began = tokio::time::Instant::now();
+    until_led_by_another(&fleet, 3).await;
+    println!("others lead {:?} after the disk was full", began.elapsed());
+    buying.wait_grants(50).await;
     until_no_room(&fleet, 3).await;
     // The others go on, and whoever asks the full node is answered.
     until_led_by_another(&fleet, 3).await;

@@ -6,7 +6,7 @@ mod cluster;
 use std::fs;
 use std::time::Duration;
 
-use cluster::{Answer, Fleet, Plan, SOON, holdfast, wait_for};
+use cluster::{Answer, Fleet, Plan, SOON, holdfast, pass, wait_for};
 use serde_json::{Value, json};
 
 async fn place(fleet: &Fleet, node: usize, item: &str, key: &str) -> Answer {
@@ -67,6 +67,10 @@ async fn new_cluster_of_the_last_directory_has_every_hold_and_sells_when_it_is_r
     put_spread(&fleet, "spread").await;
     let granted = sell(&fleet).await;
     fleet.settle().await;
+    // What the old cluster wanted of its nodes is nothing to the new one.
+    let drained = holdfast(&["node", "drain", "2", "--url", &fleet.url(1)]);
+    assert_eq!(drained.code, Some(0), "{}", drained.words());
+    fleet.settle().await;
     let old = fleet.view(1).await.expect("it answers").cluster_id.expect("a cluster");
     let all = fleet.running();
     let dir = fleet.data_dir(3).display().to_string();
@@ -100,6 +104,10 @@ async fn new_cluster_of_the_last_directory_has_every_hold_and_sells_when_it_is_r
 
     fleet.set_on(3, "node.data_dir", &new);
     serve_recovered(&mut fleet, 3).await;
+    pass(Duration::from_millis(1_500)).await;
+    for shard in fleet.view(3).await.expect("it answers").shards {
+        assert_eq!(shard.voters, [4], "the old nodes stay out: {shard:?}");
+    }
     for item in ["plain", "spread"] {
         let path = format!("/v1/items/{item}/holds");
         let refused = fleet.caller(3).post(&path, "new", &json!({"quantity": 1})).await;

@@ -20,6 +20,9 @@ pub struct Cluster {
     pub shards: Vec<Shard>,
     /// How many more nodes may fail before some shard has no quorum, as far as this node sees.
     pub failures_tolerated: u64,
+    /// The version that the answering node runs.
+    #[serde(default)]
+    pub version: String,
     /// The answering node's log and the disk under it.
     #[serde(default)]
     pub disk: NodeDisk,

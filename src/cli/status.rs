@@ -158,8 +158,18 @@ fn view_of<'a>(views: &'a [Value], node: &Value) -> Option<&'a Value> {
 }
 
 fn nodes(cluster: &Value, views: &[Value]) -> Table {
-    let mut rows =
-        table(&["node", "state", "http", "region", "leads", "lag", "clock", "disk free", "sync"]);
+    let mut rows = table(&[
+        "node",
+        "state",
+        "version",
+        "http",
+        "region",
+        "leads",
+        "lag",
+        "clock",
+        "disk free",
+        "sync",
+    ]);
     for node in list(cluster, "nodes") {
         let view = view_of(views, node);
         let state = match view.map(|view| is_absent(view.get("stopped"))) {
@@ -168,6 +178,7 @@ fn nodes(cluster: &Value, views: &[Value]) -> Table {
             Some(true) => "up",
         };
         let text = |name: &str| node.get(name).and_then(Value::as_str).unwrap_or_default();
+        let version = view.and_then(|view| view.get("version")).and_then(Value::as_str);
         let leads: Vec<String> = list(node, "leads").iter().map(Value::to_string).collect();
         let lag = views.iter().filter_map(|view| {
             let id = number(node, "id");
@@ -177,6 +188,7 @@ fn nodes(cluster: &Value, views: &[Value]) -> Table {
         rows.add_row([
             node.get("id").map(Value::to_string).unwrap_or_default(),
             state.to_owned(),
+            version.unwrap_or_default().to_owned(),
             text("http_addr").to_owned(),
             text("region").to_owned(),
             leads.join(" "),

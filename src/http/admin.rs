@@ -44,6 +44,7 @@ fn view(status: &NodeStatus) -> api::Cluster {
         nodes: status.members.iter().map(|member| node(member, status)).collect(),
         shards: status.shards.iter().map(shard).collect(),
         failures_tolerated: u64::try_from(failures_tolerated).unwrap_or(u64::MAX),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
         disk: disk(&status.log),
         clock: api::NodeClock {
             agrees: status.clocks.agrees,

@@ -77,7 +77,7 @@ fn of_the_disk(status: &NodeStatus) -> Vec<Trouble> {
         found.push(trouble(
             Severity::Broken,
             format!("node {own}: the disk is nearly full ({free} MiB free): new holds are shed"),
-            "confirm, release and extend still work; the log needs the rest of the room",
+            "confirm, release and extend still work; its leaderships go to whoever has room",
             format!("free space until more than {floor} MiB are free; it returns by itself"),
         ));
     } else if log.ballast_released {
@@ -123,6 +123,15 @@ fn of_the_clocks(status: &NodeStatus) -> Vec<Trouble> {
         )
     });
     let mut found: Vec<Trouble> = far.collect();
+    if status.abstains.as_ref().is_some_and(|why| why.starts_with("it is drained")) {
+        found.push(trouble(
+            Severity::Warning,
+            format!("node {own} is drained"),
+            "it follows and leads nothing, as an operator wanted",
+            format!("when the work on its machine is done: holdfast node undrain {own}"),
+        ));
+        return found;
+    }
     let other = status.abstains.as_ref().filter(|_| status.log.waits_for_room_ms.is_none());
     if let Some(why) = other {
         found.push(trouble(

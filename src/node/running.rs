@@ -370,11 +370,19 @@ impl Running {
             Some(why) => tracing::warn!(%why, "this node does not stand for election"),
             None => tracing::warn!("this node stands for election again"),
         }
-        self.clocks.set_stands(reason.is_none());
         for shard in &self.shards {
             shard.stand(Bar::Node, reason.is_none());
         }
         *abstains = reason;
+        drop(abstains);
+        self.tell_stands();
+    }
+
+    /// Tells the others whether leadership may be handed to this node. One whose disk is full stands
+    /// for election, since perhaps nobody else can, but others are better.
+    pub(super) fn tell_stands(&self) {
+        let stands = self.abstains.lock().is_none() && !self.disk_full.load(Ordering::Relaxed);
+        self.clocks.set_stands(stands);
     }
 
     /// Says why the roster gives this node nothing to lead, or that it may lead again.

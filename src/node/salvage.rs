@@ -10,6 +10,7 @@
 //! starting in them again; the new directory is there whole or not at all.
 
 mod pausing;
+mod roster;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -170,7 +171,8 @@ impl Salvage {
         let given = sources.iter().map(|source| source.identity.node.0);
         // Ids are never used again, also not by another cluster: it is easier to tell apart.
         let last = members.keys().copied().chain(sources.iter().map(|one| one.identity.node));
-        let node = NodeId(last.map(|node| node.0).max().unwrap_or(0) + 1);
+        let next = ledgers.first().map_or(0, |ledger: &Ledger| ledger.roster().next_node);
+        let node = NodeId(last.map(|node| node.0 + 1).max().unwrap_or(1).max(next));
         Ok(Salvage {
             left: Left {
                 cluster_id: uuid_hex(&cluster),
@@ -200,7 +202,7 @@ impl Salvage {
     /// # Errors
     ///
     /// [`SalvageError`]: the new directory is not there then.
-    pub async fn write(self, to: &Path, wall: &WallClock) -> Result<Made, SalvageError> {
+    pub async fn write(mut self, to: &Path, wall: &WallClock) -> Result<Made, SalvageError> {
         let failed = |error: io::Error| words(format!("{}: {error}", to.display()));
         if to.exists() && std::fs::read_dir(to).map_err(failed)?.next().is_some() {
             return Err(words(format!("{} is there already, and not empty", to.display())));
@@ -219,6 +221,7 @@ impl Salvage {
             log_uuid: uuid_hex(&identity.log_uuid),
             ..self.own.clone().unwrap_or_default()
         };
+        roster::begin_anew(&mut self.ledgers, &spec, identity.log_uuid).map_err(words)?;
         if beside.exists() {
             std::fs::remove_dir_all(&beside).map_err(failed)?;
         }

@@ -3,9 +3,9 @@
 //! Every 50 ms it decides whether this node may lead: a disk that hangs or a wild clock hands every
 //! leadership over and keeps the node from standing, and so does a log that waits for room on a
 //! full disk, which goes on by itself. A log that failed, or hangs for too long, ends the node's
-//! part. Once a second it looks at the room on the disk: when that runs out, the ballast
-//! is given up, every shard makes a checkpoint so that the log can be purged, and new places are
-//! shed until there is room again.
+//! part. Once a second it looks at the room on the disk: when that runs out, the ballast is given
+//! up, every shard makes a checkpoint so that the log can be purged, new places are shed until there
+//! is room again, and leadership goes to whoever has room.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -23,6 +23,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 const SPACE_EVERY: Duration = Duration::from_secs(1);
 /// How long a leadership that nobody took rests before it is offered again.
 const OFFER_AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// The same on a node whose disk is full: it sheds placements, which others need not.
+const OFFER_AGAIN_WHEN_FULL: Duration = Duration::from_secs(10);
 /// How long a disk must be well before the node stands again.
 const WELL_FOR: Duration = Duration::from_secs(2);
 
@@ -126,10 +128,12 @@ async fn watch_health(office: Weak<Office>, running: Weak<Running>, rules: Watch
         } else {
             part.drained()
         };
-        let abstains = reason.is_some();
+        let (abstains, full) = (reason.is_some(), part.disk_full.load(Ordering::Relaxed));
         part.abstain(reason);
-        let rested = offered_at.is_none_or(|at| now - at >= OFFER_AGAIN_AFTER);
-        if abstains
+        part.tell_stands();
+        let rest = if abstains { OFFER_AGAIN_AFTER } else { OFFER_AGAIN_WHEN_FULL };
+        let rested = offered_at.is_none_or(|at| now - at >= rest);
+        if (abstains || full)
             && rested
             && part.shards.iter().any(|shard| shard.is_leader())
             && !offering.swap(true, Ordering::AcqRel)

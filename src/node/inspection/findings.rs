@@ -46,14 +46,7 @@ pub(super) fn judge(seen: &Seen, dir: &Path) -> Vec<Finding> {
         return findings;
     }
     let judge = Judge { seen, dir };
-    if seen.is_retired {
-        findings.push(finding(
-            Severity::Broken,
-            "the directory was given up: its state went to a new cluster",
-            "a node that started here would sell the same stock twice, and does not start",
-            "run the new cluster; keep this directory for as long as sales may be questioned",
-        ));
-    }
+    findings.extend(given_up(seen));
     findings.extend(judge.identity());
     findings.extend(judge.log());
     findings.extend(judge.members());
@@ -62,6 +55,29 @@ pub(super) fn judge(seen: &Seen, dir: &Path) -> Vec<Finding> {
     }
     findings.extend(judge.room());
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+    findings
+}
+
+/// Whether the node has left its cluster, or the cluster it.
+fn given_up(seen: &Seen) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if seen.is_retired {
+        findings.push(finding(
+            Severity::Broken,
+            "the directory was given up: its state went to a new cluster",
+            "a node that started here would sell the same stock twice, and does not start",
+            "run the new cluster; keep this directory for as long as sales may be questioned",
+        ));
+    }
+    if let Some(why) = &seen.removed {
+        findings.push(finding(
+            Severity::Broken,
+            format!("the node was removed from its cluster: {why}"),
+            "it takes no part any more, also after a restart; the others go on without it",
+            "to bring this machine in again, under a new id: empty the directory, and run \
+             `holdfast node add` on a node of the cluster",
+        ));
+    }
     findings
 }
 

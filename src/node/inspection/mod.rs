@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::members;
+use super::{members, roll};
 use crate::ledger::{LeaderId, NodeId, ShardId};
 use crate::raft::VoteTold;
 use crate::shard::{MemberSpec, uuid_hex};
@@ -182,7 +182,11 @@ pub struct DiskFacts {
 }
 
 /// Names that a node makes in its directory.
-const OURS: [&str; 10] = [
+const OURS: [&str; 14] = [
+    "joining",
+    "joining.tmp",
+    "removed",
+    "removed.tmp",
     crate::storage::visit::RETIRED_FILE,
     IDENTITY_FILE,
     "identity.tmp",
@@ -212,6 +216,8 @@ pub fn inspect(dir: &Path, how: &Closeness) -> Result<Inspection, DataDirError> 
         used_bytes: visit.bytes().map_err(failed)?,
         ballast_bytes: length_of(disk.as_ref(), &dir.join("ballast")),
     };
+    seen.removed = roll::read_removal(disk.as_ref(), dir)
+        .unwrap_or_else(|error| Some(format!("the file that says why cannot be read: {error}")));
     seen.is_retired = names.iter().any(|name| name == crate::storage::visit::RETIRED_FILE);
     if seen.kind == Kind::Node {
         look_into(&mut seen, disk.as_ref(), dir, how);
@@ -232,6 +238,8 @@ struct Seen {
     shards: Vec<ShardFacts>,
     /// Its state was given to a new cluster.
     is_retired: bool,
+    /// Why the node was removed from its cluster, when it was.
+    removed: Option<String>,
 }
 
 impl Default for Seen {
@@ -245,6 +253,7 @@ impl Default for Seen {
             log: None,
             shards: Vec::new(),
             is_retired: false,
+            removed: None,
         }
     }
 }

@@ -82,7 +82,7 @@ fn settle_copies(ledgers: &mut [Ledger]) {
 }
 
 /// Applies one command as the next entry of a shard's log would.
-fn asked(ledgers: &mut [Ledger], shard: ShardId, command: Command) -> Option<Answer> {
+pub(super) fn asked(ledgers: &mut [Ledger], shard: ShardId, command: Command) -> Option<Answer> {
     let ledger = ledgers.get_mut(usize::from(shard.0))?;
     let next = LogIndex(ledger.applied().0 + 1);
     let batch = Batch { stamp: ledger.now(), commands: vec![command] };
