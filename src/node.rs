@@ -13,6 +13,7 @@ mod memory;
 mod office;
 mod parts;
 mod roll;
+mod room;
 mod running;
 pub mod salvage;
 mod threads;

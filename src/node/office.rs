@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -14,6 +13,7 @@ use super::adoption;
 use super::members;
 use super::parts::Parts;
 use super::roll;
+use super::room::{floor_bytes, log_status, make_room};
 use super::running::{Opening, Running, log_options, run_on};
 use super::watch::{self as node_watch, WatchRules};
 use crate::config::Config;
@@ -24,9 +24,7 @@ use crate::shard::{
     Admitted, Adopt, Adopted, Claim, Desk, LogStatus, MemberSpec, NodeStatus, Order, Ordered,
     Outcome, Rejected, Reply, Request, Sight, uuid_bytes, uuid_hex,
 };
-use crate::storage::{
-    Ballast, Disk, Identity, IdentityError, NodeLog, ShardLogState, create_dir_durably,
-};
+use crate::storage::{Disk, Identity, IdentityError, NodeLog, ShardLogState, create_dir_durably};
 
 /// What the node is now.
 pub(super) enum Phase {
@@ -419,22 +417,6 @@ impl Office {
     }
 }
 
-/// The free bytes below which new places are shed: two segments and the ballast.
-fn floor_bytes(config: &Config) -> u64 {
-    config.log.segment_bytes.saturating_mul(2).saturating_add(config.log.ballast_bytes)
-}
-
-/// Gives the ballast up when there may be too little room to load what is here. The watch takes it
-/// back when there is more.
-fn make_room(config: &Config, parts: &Parts) {
-    let (disk, dir) = (Arc::clone(&parts.disk), config.node.data_dir.clone());
-    match Ballast::new(disk, dir, config.log.ballast_bytes).release_for_start() {
-        Ok(true) => tracing::warn!("the disk is nearly full: the ballast was given up to start"),
-        Ok(false) => {}
-        Err(error) => tracing::warn!(%error, "the room on the disk is not known"),
-    }
-}
-
 /// Tells whether a node has taken part in its cluster: it has voted, or kept something.
 fn has_begun(
     disk: &dyn Disk,
@@ -602,28 +584,5 @@ impl Desk for Counter {
             let admission = router.admit(claim, deadline).await?;
             Ok(Admitted { cluster_id, settings, admission })
         })
-    }
-}
-
-fn log_status(running: &Running, free: Option<u64>, config: &Config) -> LogStatus {
-    let health = running.log.health();
-    let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    let age = health.oldest_unsynced.map(ms);
-    LogStatus {
-        segments: health.segments as u64,
-        bytes: health.bytes,
-        syncs: health.syncs,
-        oldest_unsynced_ms: age,
-        failed: health.failed,
-        sync_p50_us: health.sync_p50_us,
-        sync_p99_us: health.sync_p99_us,
-        sync_max_us: health.sync_max_us,
-        housekeeping: health.housekeeping,
-        waits_for_room_ms: health.waits_for_room.map(ms),
-        disk_total_bytes: 0,
-        disk_floor_bytes: floor_bytes(config),
-        disk_free_bytes: free.unwrap_or_default(),
-        disk_full: running.disk_full.load(Ordering::Relaxed),
-        ballast_released: running.ballast_released.load(Ordering::Relaxed),
     }
 }

@@ -178,9 +178,10 @@ async fn take(office: &Arc<Office>, part: &Arc<Running>, said: Said, roster: &Ro
         said.members.iter().filter_map(super::running::member_of).collect();
     part.book.replace(book);
     part.router.follow_members(said.members.clone(), said.leaders.clone());
-    let drained = said.drained.contains(&own).then(|| {
-        "it is drained: `holdfast node undrain` lets it lead again".to_owned()
-    });
+    let drained = said
+        .drained
+        .contains(&own)
+        .then(|| "it is drained: `holdfast node undrain` lets it lead again".to_owned());
     part.set_drained(drained);
     if let Err(error) = office.keep_members(&said.members) {
         tracing::error!(%error, "the members could not be kept: it is tried with the next change");

@@ -378,8 +378,8 @@ impl Running {
         self.tell_stands();
     }
 
-    /// Tells the others whether leadership may be handed to this node. One whose disk is full stands
-    /// for election, since perhaps nobody else can, but others are better.
+    /// Tells the others whether leadership may be handed to this node. One whose disk is full
+    /// stands for election, since perhaps nobody else can, but others are better.
     pub(super) fn tell_stands(&self) {
         let stands = self.abstains.lock().is_none() && !self.disk_full.load(Ordering::Relaxed);
         self.clocks.set_stands(stands);

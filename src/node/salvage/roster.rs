@@ -1,7 +1,7 @@
 //! The roster of a cluster that begins anew with one node: the others are gone for good.
 //!
-//! What the old cluster wanted of its nodes stands in the ledger of shard 0. Left as it is, it would
-//! make the new cluster take the old one's nodes in again.
+//! What the old cluster wanted of its nodes stands in the ledger of shard 0. Left as it is, it
+//! would make the new cluster take the old one's nodes in again.
 
 use super::pausing::asked;
 use crate::ledger::{
