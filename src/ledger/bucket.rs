@@ -416,6 +416,8 @@ impl Bucket {
         let Some(place) = self.slots.get_mut(usize::from(slot)).and_then(Option::as_mut) else {
             return;
         };
+        shift(&mut place.units.0, after.held, before.held, &mut self.fault);
+        shift(&mut place.units.1, after.sold, before.sold, &mut self.fault);
         if let Some(buyer) = buyer
             && before.share() != after.share()
         {

@@ -37,6 +37,8 @@ mod query;
 mod receipts;
 mod record;
 mod record_bytes;
+mod roll;
+mod roster;
 mod scope;
 mod segment;
 mod settle;
@@ -55,6 +57,8 @@ pub use command::*;
 pub use hold::{HoldId, HoldIdText, NotAHoldId};
 pub use ids::*;
 pub use query::*;
+pub use roll::RollEntry;
+pub use roster::*;
 pub use scope::*;
 pub use spread_items::ItemCursor;
 
@@ -69,6 +73,7 @@ use cut::Walked;
 use item::{Item, ItemKey};
 use page::{Kind, PAGE_VERSION, PageId};
 use record::{Record, Standing};
+use roster::RosterPage;
 
 use crate::planted::{Fault, planted};
 
@@ -102,6 +107,7 @@ pub struct Ledger {
     next_item: u64,
     books: Books,
     meta_hashed: u128,
+    roster: RosterPage,
 }
 
 /// What is written of the ledger itself.
@@ -166,6 +172,7 @@ impl Ledger {
             next_item: 1,
             books: Books::new(shard, settings),
             meta_hashed: 0,
+            roster: RosterPage::default(),
         };
         ledger.books.pages.touch(PageId::META, || None);
         ledger.settle();
@@ -254,6 +261,7 @@ impl Ledger {
             Command::DeleteAbort(delete) => self.delete_abort(delete),
             Command::DeleteCommit(delete) => self.delete_commit(delete),
             Command::MoveStock(send) => self.move_stock(send),
+            Command::SetRoster(set) => self.set_roster(set),
         }
     }
 
@@ -296,6 +304,7 @@ impl Ledger {
             Command::DeleteAbort(delete) => self.judge_delete_abort(delete).map(nothing),
             Command::DeleteCommit(delete) => self.judge_delete_commit(delete).map(nothing),
             Command::MoveStock(send) => self.judge_move(send).map(|plan| plan.demand),
+            Command::SetRoster(set) => self.judge_roster(set).map(nothing),
         };
         match decided {
             Ok(demand) => Foreseen::Admit(demand),
@@ -443,6 +452,7 @@ impl Ledger {
             Kind::Pairs => bucket()?.encode_pairs(number?),
             Kind::Floors => bucket()?.encode_floors(number?),
             Kind::Records => bucket()?.encode_records(page.slot, page.number),
+            Kind::Roster => self.roster.encode(),
         }
     }
 

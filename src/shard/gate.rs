@@ -373,11 +373,13 @@ pub(crate) fn receipt_of(
         | Found::Items(_)
         | Found::Availability(_)
         | Found::Audit(_)
+        | Found::Recount(_)
         | Found::Holds { .. }
         | Found::SoldOut(_)
         | Found::Levels(_)
         | Found::Copy(_)
         | Found::Duties(_)
+        | Found::Roster { .. }
         | Found::NotFound => None,
     }
 }

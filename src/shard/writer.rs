@@ -176,6 +176,7 @@ impl Writer {
     /// Proposes one entry if there is something to propose and room in flight.
     async fn propose(&mut self) -> Option<Decision> {
         let Gathered { ticket, leader, payload } = self.gather()?;
+        runtime::work(self.flying.back().map_or(0, |entry| entry.commands.len())).await;
         let proposal = self.group.propose(payload, leader).await;
         Some(Box::pin(async move {
             match proposal {

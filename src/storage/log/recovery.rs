@@ -55,6 +55,8 @@ struct Scan<'a> {
     dir: &'a Path,
     uuid: [u8; 16],
     options: &'a LogOptions,
+    /// Whether damage and gaps are refused.
+    must_be_whole: bool,
     sequence: u64,
     /// The greatest sequence that anything says was synced.
     known_synced: u64,
@@ -77,6 +79,27 @@ pub(super) fn scan(
     dir: &Path,
     uuid: [u8; 16],
     options: &LogOptions,
+) -> Result<Scanned, LogError> {
+    scan_as(disk, dir, uuid, options, true)
+}
+
+/// Reads the log in `dir` as far as it is whole, whatever is missing behind that. Only for those
+/// who know that what the log promised is gone.
+pub(super) fn scan_to_the_damage(
+    disk: &dyn Disk,
+    dir: &Path,
+    uuid: [u8; 16],
+    options: &LogOptions,
+) -> Result<Scanned, LogError> {
+    scan_as(disk, dir, uuid, options, false)
+}
+
+fn scan_as(
+    disk: &dyn Disk,
+    dir: &Path,
+    uuid: [u8; 16],
+    options: &LogOptions,
+    must_be_whole: bool,
 ) -> Result<Scanned, LogError> {
     let names = match disk.list(dir) {
         Ok(names) => names,
@@ -103,6 +126,7 @@ pub(super) fn scan(
         dir,
         uuid,
         options,
+        must_be_whole,
         sequence: 0,
         known_synced: if planted(Fault::TailLost) { 0 } else { mark.sequence },
         mark,
@@ -191,7 +215,9 @@ impl Scan<'_> {
             }
         }
         let stop = stop.expect("the first segment of the run has begun, or was refused");
-        self.judge(&stop)?;
+        if self.must_be_whole {
+            self.judge(&stop)?;
+        }
         Ok((stop.offset, behind))
     }
 
