@@ -220,7 +220,7 @@ def main():
             env / "bin/schemathesis", "--config-file", HERE / "schemathesis.toml", "run",
             f"{cluster.urls[0]}/openapi.json",
             "--max-time", str(options.seconds), "--seed", str(options.seed),
-            "--workers", "2", "--exclude-operation-id-regex", LEFT_OUT, "--request-timeout", "35",
+            "--workers", "1", "--exclude-operation-id-regex", LEFT_OUT, "--request-timeout", "35",
             "--warnings", "off", "--no-color",
             "--report", "junit", "--report-dir", out / "reports",
         ]
