@@ -10,7 +10,7 @@ use holdfast::planted::Fault;
 
 use crate::Voice;
 use crate::report::{Catch, Row};
-use crate::rungs::{RUNGS, Rung, Suite};
+use crate::rungs::{APART, RUNGS, Rung, Suite};
 use crate::suites::{Built, Failed, Ran};
 
 /// A suite under a fault may take so many times as long as without, and a minute.
@@ -46,6 +46,12 @@ impl<'a> Ladder<'a> {
         let suites: Vec<Suite> = rungs.iter().flat_map(|rung| rung.suites).copied().collect();
         voice.now("building");
         let built = Built::new(&suites)?;
+        for test in built.tests() {
+            let climbed = RUNGS.iter().flat_map(|rung| rung.suites).any(|suite| suite.name == test);
+            if !climbed && !APART.contains(&test) {
+                voice.say(&format!("no rung has the test `{test}`: add it to rungs.rs"));
+            }
+        }
         let out = out.to_path_buf();
         let (clean, broken, skipped) = (BTreeMap::new(), Vec::new(), Vec::new());
         Ok(Ladder { voice, out, rungs, built, clean, broken, skipped })
