@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 /// What a request allocates on one thread another one gives back, for which a system's allocator
-/// often takes a lock; and that of the GNU C library has no huge pages for any thread but the first.
+/// often takes a lock; and that of the GNU C library has huge pages for one thread only.
 #[global_allocator]
 static MEMORY: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -115,6 +115,12 @@ impl Loader {
             let number = page.number.checked_mul(ADJUSTMENTS_PER_PAGE)?.checked_add(place)?;
             let bytes = reader.bytes()?;
             let receipt: Adjustment = item::decode(bytes)?;
+            // The digest is of these bytes, and what is written next is encoded anew.
+            let mut again = Vec::new();
+            item::encode(&receipt, &mut again);
+            if again != bytes {
+                return None;
+            }
             let name = PageId::of_item(Kind::Adjustments, key, number);
             let hash = books.hash(name, |out| out.extend_from_slice(bytes));
             books.digest.exchange(0, hash);

@@ -56,6 +56,7 @@ pub use answer::*;
 pub use command::*;
 pub use hold::{HoldId, HoldIdText, NotAHoldId};
 pub use ids::*;
+pub use lookahead::Seen;
 pub use query::*;
 pub use roll::RollEntry;
 pub use roster::*;
@@ -268,6 +269,11 @@ impl Ledger {
     /// Tells what applied state says of a command, without changing anything. Receipts come before
     /// stock, always.
     pub fn foresee<P: Placement>(&self, command: &CommandOf<P>) -> Foreseen {
+        self.foresee_seen(command, Seen::default())
+    }
+
+    /// As [`Ledger::foresee`], of a command that [`Ledger::look_at`] has looked at.
+    pub fn foresee_seen<P: Placement>(&self, command: &CommandOf<P>, seen: Seen) -> Foreseen {
         use CommandOf as Command;
         fn nothing<T>(_: T) -> Demand {
             Demand::default()
@@ -279,7 +285,7 @@ impl Ledger {
             Command::Retire(retire) => self.judge_retire(retire).map(nothing),
             Command::Place(place) => {
                 let place = place.asked();
-                let trace = self.trace(place.buyer, place.key);
+                let trace = seen.0.unwrap_or_else(|| self.trace(place.buyer, place.key));
                 self.judge_place(place, trace).map(|grant| grant.demand)
             }
             Command::Extend(extend) => self.judge_extend(extend).map(|change| change.demand()),

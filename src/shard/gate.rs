@@ -17,7 +17,7 @@ use super::home::reply;
 use super::meter::Meter;
 use crate::ledger::{
     Answer, CommitPoint, Foreseen, Found, LeaderId, Ledger, PauseReason, Query, Receipt, Refusal,
-    Scope, ShardId,
+    Scope, Seen, ShardId,
 };
 use crate::planted::{Fault, planted};
 use crate::raft::{AppliedState, PackedCommand, Replica};
@@ -51,6 +51,8 @@ pub(crate) struct Gate {
     /// A claim was given back since the parked were judged.
     pub(crate) has_released: bool,
     pub(crate) out: Outgoing,
+    /// Room for the questions that are taken at once, and for what was looked at of them.
+    pub(crate) taken: (Vec<Ask>, Vec<Seen>),
     /// Questions that left each lane since that was last told to the meter.
     pub(crate) left: Lanes<u64>,
 }
@@ -73,18 +75,25 @@ impl Gate {
     pub(crate) fn take_all(&mut self, asks: impl IntoIterator<Item = Ask>) {
         let replica = Arc::clone(&self.replica);
         let mut asks = asks.into_iter();
-        while let Some(first) = asks.next() {
+        let (mut few, mut seen) = std::mem::take(&mut self.taken);
+        loop {
+            few.extend(asks.by_ref().take(TAKEN_AT_ONCE));
+            if few.is_empty() {
+                break;
+            }
             let (state, may_propose) = (replica.read(), self.fence.may_propose());
-            self.take_by(first, &state, may_propose);
-            for ask in asks.by_ref().take(TAKEN_AT_ONCE) {
-                self.take_by(ask, &state, may_propose);
+            state.ledger.look_at(few.iter().map(Ask::asked), &mut seen);
+            for (ask, seen) in few.drain(..).zip(&seen) {
+                self.take_by(ask, *seen, &state, may_propose);
             }
         }
+        self.taken = (few, seen);
     }
 
     fn take_by(
         &mut self,
         ask: Ask,
+        seen: Seen,
         state: &AppliedState,
         may_propose: Result<LeaderId, PauseReason>,
     ) {
@@ -92,7 +101,7 @@ impl Gate {
             self.leave(ask.lane());
             return;
         }
-        match self.judge(&ask, state, may_propose) {
+        match self.judge(&ask, seen, state, may_propose) {
             Judged::Reply(reply) => self.answer(&ask, reply),
             Judged::Join(key) => {
                 if ask.join() {
@@ -157,6 +166,7 @@ impl Gate {
     fn judge(
         &self,
         ask: &Ask,
+        seen: Seen,
         state: &AppliedState,
         may_propose: Result<LeaderId, PauseReason>,
     ) -> Judged {
@@ -164,13 +174,14 @@ impl Gate {
             Question::Query { query, .. } => {
                 Judged::Reply(self.query(query, ask.consistency(), state))
             }
-            Question::Command(command) => self.judge_command(command, state, may_propose),
+            Question::Command(command) => self.judge_command(command, seen, state, may_propose),
         }
     }
 
     fn judge_command(
         &self,
         command: &PackedCommand,
+        seen: Seen,
         state: &AppliedState,
         may_propose: Result<LeaderId, PauseReason>,
     ) -> Judged {
@@ -182,7 +193,7 @@ impl Gate {
             return Judged::Join(key);
         }
         let applied = state.applied;
-        match state.ledger.foresee(command) {
+        match state.ledger.foresee_seen(command, seen) {
             Foreseen::Answer(answer) => match self.fence.may_answer(applied) {
                 Ok(_) => {
                     self.meter.answered(&answer, true);

@@ -95,6 +95,7 @@ pub(super) fn assemble(
         park_max: limits.park_max,
         has_released: false,
         out: Outgoing::default(),
+        taken: Default::default(),
         left: Default::default(),
     };
     let writer_limits = WriterLimits {
