@@ -88,7 +88,7 @@ impl<'a> Ladder<'a> {
         Ok(Row { fault, catch: None, took: began.elapsed() })
     }
 
-    /// Runs a suite without a fault, once: returns how long it takes, `None` when it does not count.
+    /// Runs a suite without a fault, once; returns how long it takes, `None` if it does not count.
     fn pass_without(&mut self, suite: Suite) -> Result<Option<Duration>, String> {
         let known = match self.clean.get(suite.name) {
             Some(known) => *known,

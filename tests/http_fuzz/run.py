@@ -151,7 +151,10 @@ def make_items(url):
     items = {
         "plain": {"total": 1_000_000},
         "limited": {"total": 1_000, "limit_per_buyer": 3},
-        "spread": {"total": 1_000, "regions": {"eu": {"quota": 600, "buckets": 2}, "us": {"quota": 400}}},
+        "spread": {
+            "total": 1_000,
+            "regions": {"eu": {"quota": 600, "buckets": 2}, "us": {"quota": 400}},
+        },
         "seasons": {"total": 50, "sale": window},
         "gone": {"total": 1},
     }
@@ -226,7 +229,8 @@ def main():
         ]
         known = dict(os.environ, SCHEMATHESIS_HOOKS="hooks", PYTHONPATH=str(HERE))
         found = subprocess.run(words, env=known, cwd=out).returncode
-        faults = [f"node {at} ended" for at, node in enumerate(cluster.nodes, 1) if node.poll() is not None]
+        ended = [at for at, node in enumerate(cluster.nodes, 1) if node.poll() is not None]
+        faults = [f"node {at} ended" for at in ended]
         cluster.wait_ready(60)
         unbalanced, items = books_balance(cluster)
         faults += unbalanced + invariants(cluster)
@@ -234,7 +238,8 @@ def main():
             print(f"FAULT: {fault}")
         print(f"{items} items audited; schemathesis ended with {found}")
         if found != 0 or faults:
-            print(f"again: tests/http_fuzz/run.py --seed {options.seed} --seconds {options.seconds}")
+            again = f"--seed {options.seed} --seconds {options.seconds}"
+            print(f"again: tests/http_fuzz/run.py {again}")
             sys.exit(1)
     finally:
         cluster.end()
