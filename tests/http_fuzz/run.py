@@ -54,9 +54,11 @@ def environment(out):
     if made.returncode != 0:
         skip(f"python -m venv: {(made.stdout + made.stderr).strip()[-400:]}")
     pip = [env / "bin/pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    made = subprocess.run(
-        [*pip, "-r", HERE / "requirements.txt"], capture_output=True, text=True, timeout=600
-    )
+    pip += ["-r", HERE / "requirements.txt"]
+    try:
+        made = subprocess.run(pip, capture_output=True, text=True, timeout=300)
+    except subprocess.TimeoutExpired:
+        skip("pip install: no answer from the package index in 300 s")
     if made.returncode != 0:
         skip(f"pip install: {made.stderr.strip()[-400:]}")
     mark.write_text(wanted)
@@ -102,7 +104,11 @@ class Cluster:
             }
             words = [f"--set={key}={value}" for key, value in settings.items()]
             log = open(out / f"n{node + 1}.log", "w")
-            child = subprocess.Popen([binary, "serve", *words], stderr=log, stdout=log)
+            # Their standard input ends with this process, however it ends, and they with it.
+            words.append("--stop-with-stdin")
+            child = subprocess.Popen(
+                [binary, "serve", *words], stdin=subprocess.PIPE, stderr=log, stdout=log
+            )
             self.nodes.append(child)
             self.urls.append(f"http://{http}")
 
