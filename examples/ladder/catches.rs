@@ -20,7 +20,10 @@ const SLOWER: u32 = 4;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Clean {
     Passes(Duration),
-    Counts(bool),
+    /// It fails anyway: what it says of a fault is worth nothing.
+    Fails,
+    /// It cannot judge on this machine.
+    Unable,
 }
 
 /// The ladder, built.
@@ -99,11 +102,11 @@ impl<'a> Ladder<'a> {
                     (Some(failed), _) => {
                         let words = format!("{}: {}", failed.test, failed.why);
                         self.broken.push((suite.name.to_owned(), words));
-                        Clean::Counts(false)
+                        Clean::Fails
                     }
                     (None, Some(why)) => {
                         self.skipped.push((suite.name.to_owned(), why));
-                        Clean::Counts(false)
+                        Clean::Unable
                     }
                     (None, None) => Clean::Passes(took),
                 };
@@ -114,7 +117,7 @@ impl<'a> Ladder<'a> {
         };
         Ok(match known {
             Clean::Passes(took) => Some(took),
-            Clean::Counts(_) => None,
+            Clean::Fails | Clean::Unable => None,
         })
     }
 

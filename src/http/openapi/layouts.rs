@@ -3,9 +3,9 @@
 use serde_json::json;
 use utoipa::openapi::Required;
 
-use super::{Book, either};
 use super::entry::Entry;
 use super::parameter::{consistency, words};
+use super::{Book, either};
 use crate::api::{self, ProblemKind as K};
 
 impl Book {

@@ -4,9 +4,9 @@ use serde_json::json;
 use utoipa::ToSchema;
 use utoipa::openapi::Required;
 
-use super::{Book, either};
 use super::entry::Entry;
 use super::parameter::{Query, words};
+use super::{Book, either};
 use crate::api::{self, ProblemKind as K};
 
 fn dry_run() -> Query {
