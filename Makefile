@@ -3,7 +3,7 @@
 
 CARGO ?= cargo
 .DEFAULT_GOAL := help
-.PHONY: help build fmt fix lint test sim jepsen-fast tidy docs verify demo bench generated
+.PHONY: help build fmt fix lint test sim jepsen-fast ladder fuzz fuzz-bytes tidy docs verify demo bench generated
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -40,6 +40,19 @@ endif
 jepsen-fast: ## break a cluster on purpose for four minutes and judge it; ARGS="…" is passed on
 	$(CARGO) build --release --workspace
 	$(CARGO) run --release --package holdfast-jepsen -- run --profile fast $(ARGS)
+
+# Every test of the ladder against every planted bug: see examples/ladder. Hours with all rungs; the
+# first five take half an hour: ARGS="--to 5".
+ladder: ## break one law after the other and tell which test sees it; ARGS="…" is passed on
+	$(CARGO) run --package holdfast --features planted --example ladder -- $(ARGS)
+
+# Needs Python 3 with venv, and a package index for its first run; says so where it lacks them.
+fuzz: ## fuzz a cluster's HTTP interface for five minutes; ARGS="--seconds 3600 --seed 7"
+	$(CARGO) build --package holdfast
+	python3 tests/http_fuzz/run.py $(ARGS)
+
+fuzz-bytes: ## bend bytes of every format for FUZZ_SECONDS each (300 when not given)
+	FUZZ_SECONDS=$${FUZZ_SECONDS:-300} $(CARGO) test --package holdfast --test fuzz -- --nocapture
 
 tidy: ## check the house rules only: imports, names, sizes, banned calls
 	$(CARGO) test --package holdfast --test tidy

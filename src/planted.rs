@@ -4,8 +4,9 @@
 //! process. Without the feature `planted`, which is in no build that ships, the answer is a
 //! constant `false` and nothing of the hook is left. With it the environment variable
 //! [`VARIABLE`] names the one fault that the process carries, and whoever asks the process is told:
-//! on stderr at its start, by `--version`, and by `/readyz` (a header, and words with `?verbose`). (This is a room below all others because
-//! the ledger asks too; the answer is the same for the life of a process.)
+//! on stderr at its start, by `--version`, and by `/readyz` (a header, and words with `?verbose`).
+//! This is a room below all others because the ledger asks too; the answer is the same for the life
+//! of a process.
 
 use std::fmt;
 

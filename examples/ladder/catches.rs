@@ -10,7 +10,7 @@ use holdfast::planted::Fault;
 
 use crate::Voice;
 use crate::report::{Catch, Row};
-use crate::rungs::{RUNGS, Rung, Suite};
+use crate::rungs::{APART, RUNGS, Rung, Suite};
 use crate::suites::{Built, Failed, Ran};
 
 /// A suite under a fault may take so many times as long as without, and a minute.
@@ -20,7 +20,10 @@ const SLOWER: u32 = 4;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Clean {
     Passes(Duration),
-    Counts(bool),
+    /// It fails anyway: what it says of a fault is worth nothing.
+    Fails,
+    /// It cannot judge on this machine.
+    Unable,
 }
 
 /// The ladder, built.
@@ -46,6 +49,12 @@ impl<'a> Ladder<'a> {
         let suites: Vec<Suite> = rungs.iter().flat_map(|rung| rung.suites).copied().collect();
         voice.now("building");
         let built = Built::new(&suites)?;
+        for test in built.tests() {
+            let climbed = RUNGS.iter().flat_map(|rung| rung.suites).any(|suite| suite.name == test);
+            if !climbed && !APART.contains(&test) {
+                voice.say(&format!("no rung has the test `{test}`: add it to rungs.rs"));
+            }
+        }
         let out = out.to_path_buf();
         let (clean, broken, skipped) = (BTreeMap::new(), Vec::new(), Vec::new());
         Ok(Ladder { voice, out, rungs, built, clean, broken, skipped })
@@ -82,7 +91,7 @@ impl<'a> Ladder<'a> {
         Ok(Row { fault, catch: None, took: began.elapsed() })
     }
 
-    /// Runs a suite without a fault, once: returns how long it takes, `None` when it does not count.
+    /// Runs a suite without a fault, once; returns how long it takes, `None` if it does not count.
     fn pass_without(&mut self, suite: Suite) -> Result<Option<Duration>, String> {
         let known = match self.clean.get(suite.name) {
             Some(known) => *known,
@@ -93,11 +102,11 @@ impl<'a> Ladder<'a> {
                     (Some(failed), _) => {
                         let words = format!("{}: {}", failed.test, failed.why);
                         self.broken.push((suite.name.to_owned(), words));
-                        Clean::Counts(false)
+                        Clean::Fails
                     }
                     (None, Some(why)) => {
                         self.skipped.push((suite.name.to_owned(), why));
-                        Clean::Counts(false)
+                        Clean::Unable
                     }
                     (None, None) => Clean::Passes(took),
                 };
@@ -108,7 +117,7 @@ impl<'a> Ladder<'a> {
         };
         Ok(match known {
             Clean::Passes(took) => Some(took),
-            Clean::Counts(_) => None,
+            Clean::Fails | Clean::Unable => None,
         })
     }
 

@@ -6,12 +6,12 @@
 //! make ladder ARGS="--to 6 --json"             # without the partition suite
 //! ```
 //!
-//! One build with the feature `planted` serves all: `PLANTED_FAULT` names the fault in every process
-//! that a test starts. For each fault the rungs are climbed in order, the cheap ones first, and the
-//! first test that fails has caught it; the same test is then run once more, so that a coincidence
-//! is told from a catch. Before a suite counts it must pass without a fault: one that fails anyway
-//! catches nothing. A fault that nothing catches needs a new test, on the lowest rung that can see
-//! it.
+//! One build with the feature `planted` serves all: `PLANTED_FAULT` names the fault in every
+//! process that a test starts. For each fault the rungs are climbed in order, the cheap ones first,
+//! and the first test that fails has caught it; the same test is then run once more, so that a
+//! coincidence is told from a catch. Before a suite counts it must pass without a fault: one that
+//! fails anyway catches nothing. A fault that nothing catches needs a new test, on the lowest rung
+//! that can see it.
 //!
 //! The report is a table on stdout (`--json`, `--markdown`), and always in
 //! `target/ladder/report.json`; what each failing test said is beside it. Exit code 0: all are

@@ -32,6 +32,10 @@ const fn test(name: &'static str) -> Suite {
     Suite { name, build: Build::Test }
 }
 
+/// Tests that say nothing about what a fault could break.
+pub(crate) const APART: [&str; 7] =
+    ["tidy", "config", "openapi", "doctor", "cli_verbs", "cli_with_ledger", "simulation"];
+
 /// All rungs, from the lowest.
 pub(crate) const RUNGS: &[Rung] = &[
     Rung {
@@ -57,7 +61,9 @@ pub(crate) const RUNGS: &[Rung] = &[
             test("checkpoint_space"),
             test("checkpoint_power"),
             test("identity"),
+            test("formats"),
             test("node_start"),
+            test("fuzz"),
         ],
     },
     Rung {
@@ -93,6 +99,9 @@ pub(crate) const RUNGS: &[Rung] = &[
             test("cluster_expiry"),
             test("cluster_handover"),
             test("cluster_clients"),
+            test("cluster_clock"),
+            test("cluster_membership"),
+            test("cluster_recover"),
             test("cluster_layout"),
             test("cluster_spread"),
         ],

@@ -84,6 +84,12 @@ impl Built {
         Ok(built)
     }
 
+    /// The names of the integration tests.
+    pub(crate) fn tests(&self) -> impl Iterator<Item = &str> {
+        let names = self.tests.keys().filter(|(build, _)| *build == Build::Test);
+        names.map(|(_, name)| name.as_str())
+    }
+
     fn learn(&mut self, messages: &str, build: Build) {
         for line in messages.lines() {
             let Ok(message) = serde_json::from_str::<serde_json::Value>(line) else { continue };

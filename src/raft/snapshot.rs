@@ -93,3 +93,41 @@ pub(crate) fn membership_of(
 pub(crate) fn header_of(pinned: &PinnedCheckpoint) -> Arc<CheckpointHeader> {
     Arc::clone(pinned.header())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::NodeId;
+    use crate::raft::trial::{SHARD, Site, apply, checkpoint, entry, run, settings};
+    use crate::storage::SimDisk;
+    use crate::storage::pages::SimPages;
+
+    /// Found by the ladder: with the comparison taken out, no rung saw a difference.
+    #[test]
+    fn pages_that_do_not_make_the_ledger_that_their_header_promises_are_refused() {
+        run(async {
+            let site = Site::simulated(NodeId(1), &SimDisk::new(), &SimPages::new(3));
+            let opened = site.open().await.expect("the site opens");
+            let replica = opened.empty_replica();
+            for index in 0..=5 {
+                apply(&replica, &entry(1, index));
+            }
+            checkpoint(&opened, &replica).await;
+            let pinned = opened.checkpoints.pin_current().expect("one was made");
+            let pages = pinned.read_chunk(None, CHUNK_BYTES).await.expect("readable");
+            let header = header_of(&pinned).as_ref().clone();
+            for lie in [0, 1] {
+                let mut header = header.clone();
+                header.state.digest = header.state.digest.wrapping_add(lie);
+                let mut incoming =
+                    Incoming::begin(&opened.checkpoints, header).await.expect("a free place");
+                let pages = pages.iter().map(|(key, page)| (key.0.clone(), page.clone()));
+                incoming.write(pages.collect()).await.expect("a healthy store");
+                let received = incoming.finish(SHARD, settings());
+                assert_eq!(received.is_ok(), lie == 0, "{:?}", received.err());
+            }
+            drop(pinned);
+            opened.close().await;
+        });
+    }
+}

@@ -3,9 +3,9 @@
 use serde_json::json;
 use utoipa::openapi::Required;
 
-use super::Book;
 use super::entry::Entry;
 use super::parameter::{consistency, words};
+use super::{Book, either};
 use crate::api::{self, ProblemKind as K};
 
 impl Book {
@@ -20,7 +20,7 @@ impl Book {
 
     pub(super) fn put_layout(&mut self) -> Entry {
         let (layout, body) = (self.add::<api::ItemLayout>(), self.add::<api::PutLayout>());
-        self.add::<api::LayoutPlan>();
+        let plan = self.add::<api::LayoutPlan>();
         let dry_run = words(&["true", "false"]);
         let dry = "`true` tells what would change (a `LayoutPlan`) and changes nothing.";
         let regions = json!({"eu": {"quota": 60, "floor": 10, "buckets": 2}, "us": {"quota": 40}});
@@ -28,7 +28,11 @@ impl Book {
             .body(body, Required::True)
             .like(json!({"regions": regions}))
             .asks(vec![("dry_run", false, dry_run, dry)])
-            .says(200, "Every shard has it, or the plan of a dry run.", layout.clone())
+            .says(
+                200,
+                "Every shard has it, or the plan of a dry run.",
+                either(layout.clone(), plan),
+            )
             .says(202, "Done at home; the shards in `behind` have not answered.", layout)
             .changing()
             .or(&[K::NotFound, K::RevisionMismatch, K::PreconditionRequired])

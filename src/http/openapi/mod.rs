@@ -17,7 +17,7 @@ use axum::response::Response as Answer;
 use utoipa::ToSchema;
 use utoipa::openapi::path::{Operation, OperationBuilder, ParameterIn, PathItemBuilder};
 use utoipa::openapi::request_body::RequestBodyBuilder;
-use utoipa::openapi::schema::Schema;
+use utoipa::openapi::schema::{AnyOfBuilder, Schema};
 use utoipa::openapi::{
     ComponentsBuilder, Content, ContentBuilder, HttpMethod, InfoBuilder, LicenseBuilder, OpenApi,
     OpenApiBuilder, PathsBuilder, Ref, RefOr, ResponseBuilder,
@@ -30,6 +30,11 @@ use super::problem::Failure;
 use super::route::Route;
 use super::wire;
 use crate::api::{self, ProblemKind as K};
+
+/// One answer or another, as the caller asked for: what is done, or the plan of a dry run.
+fn either(one: RefOr<Schema>, other: RefOr<Schema>) -> RefOr<Schema> {
+    Schema::AnyOf(AnyOfBuilder::new().item(one).item(other).build()).into()
+}
 
 /// `GET /openapi.json`
 pub(crate) fn answer(call: &Call) -> Result<Answer, Failure> {

@@ -4,9 +4,9 @@ use serde_json::json;
 use utoipa::ToSchema;
 use utoipa::openapi::Required;
 
-use super::Book;
 use super::entry::Entry;
 use super::parameter::{Query, words};
+use super::{Book, either};
 use crate::api::{self, ProblemKind as K};
 
 fn dry_run() -> Query {
@@ -78,10 +78,10 @@ impl Book {
     }
 
     pub(super) fn at_once(&mut self, summary: &'static str) -> Entry {
-        let schema = self.add::<api::NodeDone>();
+        let (done, plan) = (self.add::<api::NodeDone>(), self.add::<api::NodePlan>());
         Entry::new("nodes", summary)
             .asks(vec![dry_run()])
-            .says(200, "Done, or the plan of a dry run.", schema)
+            .says(200, "Done, or the plan of a dry run.", either(done, plan))
             .changing()
             .or(&[K::NotFound, K::ClusterRefused])
     }
