@@ -327,8 +327,7 @@ async fn preflight_names_the_rule_and_the_figures_and_a_second_operator_is_told_
     fleet.done(operation).await;
     fleet.kill(3);
     wait_for("node 3 is missed", SOON, async || {
-        let answer =
-            fleet.order("DELETE", "/admin/v1/nodes/2?allow_fewer=true", &json!({})).await;
+        let answer = fleet.order("DELETE", "/admin/v1/nodes/2?allow_fewer=true", &json!({})).await;
         let rule = answer.text_of("reason").to_owned();
         let words = answer.text_of("detail").to_owned();
         let figures = words.contains("1 of 2 voters alive: needs 2");

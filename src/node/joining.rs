@@ -30,7 +30,11 @@ const AGAIN_AFTER: Duration = Duration::from_secs(1);
 const ATTEMPT_MAX: Duration = Duration::from_secs(10);
 
 /// Reads the uuid that was drawn for the log of a join under way, or draws one and writes it down.
-fn drawn(disk: &dyn Disk, dir: &Path, draw: impl FnOnce() -> [u8; 16]) -> std::io::Result<[u8; 16]> {
+fn drawn(
+    disk: &dyn Disk,
+    dir: &Path,
+    draw: impl FnOnce() -> [u8; 16],
+) -> std::io::Result<[u8; 16]> {
     match disk.open(&dir.join(FILE)) {
         Ok(file) => {
             let mut bytes = vec![0; usize::try_from(file.length()?.min(1 << 10)).unwrap_or(0)];
@@ -119,14 +123,18 @@ impl Office {
         let admitted = loop {
             let key = client.fresh_key();
             let path = "/admin/v1/join";
-            let asked = client.send(Method::POST, path, Some(&claim), Some(&key), client.deadline());
+            let asked =
+                client.send(Method::POST, path, Some(&claim), Some(&key), client.deadline());
             match asked.await {
                 Ok(answer) => {
                     let read = serde_json::from_value::<Admitted>(answer.body);
                     break read.map_err(|error| format!("the answer is no admission: {error}"))?;
                 }
                 Err(CallError::Refused(problem)) if problem.status < 500 => {
-                    return Err(format!("the cluster did not let this node in: {}", problem.detail));
+                    return Err(format!(
+                        "the cluster did not let this node in: {}",
+                        problem.detail
+                    ));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "the cluster cannot be asked to let this node in yet");

@@ -1,10 +1,10 @@
 //! Orders: what operators ask for, judged, written into the roster, and shown.
 
+use std::hash::Hasher;
 use std::sync::Arc;
 use std::time::Duration;
 
 use siphasher::sip128::{Hasher128, SipHasher24};
-use std::hash::Hasher;
 
 use super::errand::{Errand, Errands};
 use super::preflight::{Plan, Rule, plan};
@@ -185,9 +185,32 @@ pub enum Rejected {
     Unknown(String),
 }
 
+impl std::fmt::Display for Rejected {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Rejected::Rule(rule) => write!(f, "{}: {}", rule.name, rule.words),
+            Rejected::Unavailable(words) | Rejected::Unknown(words) => f.write_str(words),
+        }
+    }
+}
+
 impl From<Rule> for Rejected {
     fn from(rule: Rule) -> Rejected {
         Rejected::Rule(rule)
+    }
+}
+
+/// Says in a word what came of a question instead of its answer.
+fn said(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Paused(reason) => format!("shard {ROSTER_SHARD} is paused: {}", reason.word()),
+        Outcome::Overloaded => "too much is queued".to_owned(),
+        Outcome::Late => "the deadline came first".to_owned(),
+        Outcome::Unknown => "no answer came in time".to_owned(),
+        Outcome::NotServing(words) => words.clone(),
+        Outcome::Elsewhere { node, .. } => format!("node {node} leads it now"),
+        Outcome::InFlight => "it is under way".to_owned(),
+        Outcome::Answered(_) | Outcome::Found(_) => "another answer came".to_owned(),
     }
 }
 
@@ -243,16 +266,12 @@ impl Router {
         deadline: Instant,
     ) -> Result<(Roster, UnixMs), String> {
         let question = Question::Query { query: Query::Roster, shard: Some(ROSTER_SHARD) };
-        let reply = self.ask_shard(ROSTER_SHARD, question, deadline).await;
-        match reply.outcome {
-            Outcome::Found(Found::Roster { roster, now }) if roster.revision > 0 => {
-                Ok((*roster, now))
-            }
-            Outcome::Found(Found::Roster { now, .. }) => {
-                Ok((first_roster(&self.members(), now), now))
-            }
-            other => Err(format!("the roster cannot be read now ({other:?}): try again")),
-        }
+        let outcome = self.ask_shard(ROSTER_SHARD, question, deadline).await.outcome;
+        let Outcome::Found(Found::Roster { roster, now }) = outcome else {
+            return Err(format!("the roster cannot be read now ({}): try again", said(&outcome)));
+        };
+        let is_new = roster.revision == 0;
+        Ok((if is_new { first_roster(&self.members(), now) } else { *roster }, now))
     }
 
     /// Brings ledger time up to now, for deadlines that are counted from it.
@@ -261,10 +280,11 @@ impl Router {
         deadline: Instant,
     ) -> Result<(), String> {
         let question = Question::from(Command::Advance);
-        match self.ask_shard(ROSTER_SHARD, question, deadline).await.outcome {
-            Outcome::Answered(Answer::Advanced { .. }) => Ok(()),
-            other => Err(format!("shard {ROSTER_SHARD} does not answer now ({other:?})")),
+        let outcome = self.ask_shard(ROSTER_SHARD, question, deadline).await.outcome;
+        if let Outcome::Answered(Answer::Advanced { .. }) = outcome {
+            return Ok(());
         }
+        Err(format!("shard {ROSTER_SHARD} does not answer now ({}): try again", said(&outcome)))
     }
 
     /// Sets the roster if it is still as it was read. `Ok(false)`: another change came first.
@@ -291,7 +311,17 @@ impl Router {
             Outcome::Unknown => Err(Rejected::Unknown(
                 "it is not known whether it was taken: look at `holdfast node list`".to_owned(),
             )),
-            other => Err(Rejected::Unavailable(format!("nothing was changed ({other:?})"))),
+            other @ (Outcome::Answered(_)
+            | Outcome::Found(_)
+            | Outcome::InFlight
+            | Outcome::Paused(_)
+            | Outcome::Overloaded
+            | Outcome::Late
+            | Outcome::Elsewhere { .. }
+            | Outcome::NotServing(_)) => {
+                let words = format!("nothing was changed ({}): try again", said(&other));
+                Err(Rejected::Unavailable(words))
+            }
         }
     }
 
@@ -300,10 +330,7 @@ impl Router {
     /// # Errors
     ///
     /// Words, when nobody leads shard 0 now.
-    pub async fn sight(
-        self: &Arc<Router>,
-        deadline: Instant,
-    ) -> Result<(Sight, UnixMs), Rejected> {
+    pub async fn sight(self: &Arc<Router>, deadline: Instant) -> Result<(Sight, UnixMs), Rejected> {
         let read = self.read_roster(deadline).await;
         let (roster, now) = read.map_err(Rejected::Unavailable)?;
         Ok((self.look_at(roster).await, now))
@@ -344,19 +371,17 @@ impl Router {
             }
             let plan = plan(&order, &sight)?;
             let mut roster = sight.roster.clone();
-            let begun = match &order {
-                Order::Cancel { operation } => {
-                    cancel(&mut roster, *operation, now)?;
-                    None
-                }
-                other => Some(begin(&mut roster, other, now, &secret, &self.tag_key())),
+            let begun = if let Order::Cancel { operation } = &order {
+                cancel(&mut roster, *operation, now)?;
+                None
+            } else {
+                Some(begin(&mut roster, &order, now, &secret, &self.tag_key()))
             };
             if rehearsal {
                 return Ok(Ordered::Planned(plan));
             }
-            let token = begun.filter(|id| {
-                roster.operations.get(id).is_some_and(|one| one.ticket.is_some())
-            });
+            let token = begun
+                .filter(|id| roster.operations.get(id).is_some_and(|one| one.ticket.is_some()));
             let token = token.map(|id| token_of(id, &secret));
             if !self.set_roster(roster.clone(), None, deadline).await? {
                 continue;
@@ -484,8 +509,7 @@ fn begin(
             now.0.saturating_add(u64::try_from(valid.as_millis()).unwrap_or(u64::MAX)),
         ),
     });
-    let state =
-        if ticket.is_some() { OperationState::Waiting } else { OperationState::Running };
+    let state = if ticket.is_some() { OperationState::Waiting } else { OperationState::Running };
     let first = steps_of(kind).first().copied().unwrap_or(OperationStep::End);
     let operation = NodeOperation {
         kind,
