@@ -1,23 +1,21 @@
 //! Orders: what operators ask for, judged, written into the roster, and shown.
 
-use std::hash::Hasher;
 use std::sync::Arc;
 use std::time::Duration;
 
-use siphasher::sip128::{Hasher128, SipHasher24};
 
 use super::errand::{Errand, Errands};
+use super::operation::{begin, cancel, first_roster};
 use super::preflight::{Plan, Rule, plan};
-use super::progress::{enter, steps_of};
 use super::report::Sight;
+use super::token::{print_of, token_of};
 use crate::ledger::{
-    Answer, Command, Found, NodeId, NodeOperation, OperationKind, OperationState, OperationStep,
-    Query, ROSTER_SHARD, Refusal, Roster, Seat, SeatRole, SetRoster, ShardId, Ticket, UnixMs,
+    Answer, Command, Found, NodeId, NodeOperation, OperationKind, OperationStep, Query,
+    ROSTER_SHARD, Refusal, Roster, SetRoster, ShardId, UnixMs,
 };
 use crate::runtime::{self, Instant};
 use crate::shard::desk::{MemberSpec, Outcome, Question};
 use crate::shard::router::Router;
-use crate::shard::uuid_bytes;
 
 /// How often an order is judged anew when another change came first.
 const TRIES: usize = 8;
@@ -211,47 +209,6 @@ fn said(outcome: &Outcome) -> String {
         Outcome::Elsewhere { node, .. } => format!("node {node} leads it now"),
         Outcome::InFlight => "it is under way".to_owned(),
         Outcome::Answered(_) | Outcome::Found(_) => "another answer came".to_owned(),
-    }
-}
-
-/// Returns the print of a token under the cluster's secret.
-pub(crate) fn print_of(secret: &[u8; 16], operation: u64, token: &[u8; 16]) -> u128 {
-    let mut hasher = SipHasher24::new_with_key(secret);
-    hasher.write(b"holdfast join token");
-    hasher.write(&operation.to_le_bytes());
-    hasher.write(token);
-    hasher.finish128().as_u128()
-}
-
-/// Writes a token.
-pub fn token_of(operation: u64, secret: &[u8; 16]) -> String {
-    format!("hfj-{operation}-{}", crate::shard::uuid_hex(secret))
-}
-
-/// Reads a token.
-pub(crate) fn read_token(token: &str) -> Option<(u64, [u8; 16])> {
-    let (operation, secret) = token.trim().strip_prefix("hfj-")?.split_once('-')?;
-    Some((operation.parse().ok()?, uuid_bytes(secret)?))
-}
-
-/// Makes the roster of a cluster whose membership was never changed.
-pub(crate) fn first_roster(members: &[MemberSpec], now: UnixMs) -> Roster {
-    let seat = |member: &MemberSpec| Seat {
-        role: SeatRole::Voter,
-        drained: false,
-        log_uuid: uuid_bytes(&member.log_uuid).unwrap_or_default(),
-        peer_addr: member.peer_addr.clone(),
-        http_addr: member.http_addr.clone(),
-        region: member.region.clone(),
-        since: now,
-    };
-    let last = members.iter().map(|member| member.node.0).max().unwrap_or_default();
-    Roster {
-        revision: 0,
-        next_node: last.saturating_add(1),
-        next_operation: 1,
-        nodes: members.iter().map(|member| (member.node, seat(member))).collect(),
-        operations: Default::default(),
     }
 }
 
@@ -470,111 +427,4 @@ impl Router {
         })?;
         Ok((leader, shard))
     }
-}
-
-/// Writes an operation into a roster and returns its id.
-fn begin(
-    roster: &mut Roster,
-    order: &Order,
-    now: UnixMs,
-    secret: &[u8; 16],
-    tag_key: &[u8; 16],
-) -> u64 {
-    let id = roster.next_operation;
-    roster.next_operation = id.saturating_add(1);
-    let kind = order.kind().unwrap_or(OperationKind::Undrain);
-    let superseded = roster.running().filter(|(_, running)| order.supersedes(running));
-    if let Some((other, _)) = superseded
-        && let Some(other) = roster.operations.get_mut(&other)
-    {
-        other.state = OperationState::Cancelled;
-        other.note = format!("given up for operation {id}");
-        other.changed_at = now;
-    }
-    let (node, replaces, valid) = match order {
-        Order::Add { valid, .. } => (invite(roster, now), None, Some(*valid)),
-        Order::Replace { node, valid } => (invite(roster, now), Some(*node), Some(*valid)),
-        Order::Promote { node }
-        | Order::Demote { node, .. }
-        | Order::Drain { node }
-        | Order::Undrain { node }
-        | Order::Remove { node, .. } => (*node, None, None),
-        Order::Cancel { .. } | Order::Transfer { .. } | Order::Checkpoint { .. } => {
-            (NodeId(0), None, None)
-        }
-    };
-    let ticket = valid.map(|valid| Ticket {
-        print: print_of(tag_key, id, secret),
-        expires_at: UnixMs(
-            now.0.saturating_add(u64::try_from(valid.as_millis()).unwrap_or(u64::MAX)),
-        ),
-    });
-    let state = if ticket.is_some() { OperationState::Waiting } else { OperationState::Running };
-    let first = steps_of(kind).first().copied().unwrap_or(OperationStep::End);
-    let operation = NodeOperation {
-        kind,
-        node,
-        replaces,
-        state,
-        step: first,
-        note: String::new(),
-        ticket,
-        begun_at: now,
-        changed_at: now,
-    };
-    roster.operations.insert(id, operation);
-    // One that was invited and never came has nothing to be taken out of.
-    let never_came = roster.nodes.get(&node).is_some_and(|seat| seat.role == SeatRole::Invited);
-    if kind == OperationKind::Remove && never_came {
-        let invitations = roster.operations.values_mut();
-        for other in invitations.filter(|one| one.node == node && one.ticket.is_some()) {
-            other.state = OperationState::Cancelled;
-            other.ticket = None;
-        }
-        roster.nodes.remove(&node);
-        enter(roster, id, OperationStep::End, "it had not come", now);
-    } else {
-        enter(roster, id, first, "", now);
-    }
-    id
-}
-
-/// Gives an id.
-fn invite(roster: &mut Roster, now: UnixMs) -> NodeId {
-    let node = NodeId(roster.next_node);
-    roster.next_node = roster.next_node.saturating_add(1);
-    roster.nodes.insert(node, Seat { since: now, ..Seat::default() });
-    node
-}
-
-/// Gives up an operation whose machine has not come, or that waits for its turn.
-pub(crate) fn cancel(roster: &mut Roster, id: u64, now: UnixMs) -> Result<(), Rejected> {
-    let rule = |name, words| Rejected::Rule(Rule { name, words });
-    let Some(operation) = roster.operations.get_mut(&id) else {
-        return Err(rule("operation-is-known", format!("there is no operation {id}")));
-    };
-    match operation.state {
-        OperationState::Waiting => {}
-        OperationState::Queued | OperationState::Running => {
-            let words = format!(
-                "operation {id} has begun: it goes on, or `holdfast node remove {}` takes the \
-                 node out again",
-                operation.node
-            );
-            return Err(rule("operation-waits", words));
-        }
-        OperationState::Done | OperationState::Cancelled => {
-            return Err(rule("operation-waits", format!("operation {id} has ended")));
-        }
-    }
-    operation.state = OperationState::Cancelled;
-    operation.note = "cancelled".to_owned();
-    operation.ticket = None;
-    operation.changed_at = now;
-    let node = operation.node;
-    if roster.nodes.get(&node).is_some_and(|seat| seat.role == SeatRole::Invited) {
-        roster.nodes.remove(&node);
-    }
-    roster.forget_old();
-    Ok(())
 }
