@@ -7,6 +7,7 @@ mod adoption;
 mod announcement;
 mod clocks;
 mod counter;
+pub mod inspection;
 mod joining;
 mod members;
 mod memory;
@@ -14,6 +15,7 @@ mod office;
 mod parts;
 mod roll;
 mod running;
+pub mod salvage;
 mod threads;
 mod watch;
 
@@ -59,6 +61,17 @@ pub enum NodeError {
         dir.display()
     )]
     MembersLost {
+        /// The data directory.
+        dir: std::path::PathBuf,
+    },
+    /// `holdfast recover` gave this directory's state to a new cluster.
+    #[error(
+        "{} is given up: its state went to a new cluster (the file `{}` says which). Starting it \
+         again would sell the same stock twice",
+        dir.display(),
+        crate::storage::visit::RETIRED_FILE
+    )]
+    Retired {
         /// The data directory.
         dir: std::path::PathBuf,
     },

@@ -94,6 +94,9 @@ fn run_node(
     stop_with_stdin: bool,
 ) -> Result<(), Failure> {
     super::block_on(async {
+        if let Some(confession) = crate::planted::confession() {
+            eprintln!("{confession}");
+        }
         let (version, data_dir) = (env!("CARGO_PKG_VERSION"), config.node.data_dir.display());
         tracing::info!("holdfast {version}, data in {data_dir}");
         let node = Node::start(config).await.map_err(|e| Failure::Unavailable(e.to_string()))?;

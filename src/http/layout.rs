@@ -13,6 +13,7 @@ use super::holds::sound;
 use super::items::read_regions;
 use super::problem::{Failure, Stamp, not_found, validation};
 use super::spread::{self, Standing, choose_shards, places_of};
+use super::steps;
 use super::wire;
 use crate::api::{self, ProblemKind, UNITS_MAX};
 use crate::ledger::{
@@ -98,6 +99,7 @@ impl Seen {
                     quota: plan.map_or(0, |plan| plan.quota),
                     floor: info.floor,
                     buckets: plan.map_or(0, |plan| plan.buckets),
+                    buyers_seed: format!("{:016x}", item.buyers_seed(info.ordinal)),
                     closed: info.closed,
                     ..api::RegionStock::default()
                 },
@@ -204,7 +206,9 @@ pub(crate) async fn put(front: &Front, call: &Call) -> Result<Response, Failure>
         Standing::Everywhere(_) => StatusCode::OK,
         Standing::UnderWay(_) => StatusCode::ACCEPTED,
     };
-    let seen = Seen::read(front, call, &name, Consistency::Leader).await?;
+    // It is changed: that it cannot be read now is no "nothing was taken".
+    let seen = Seen::read(front, call, &name, Consistency::Leader).await;
+    let seen = seen.map_err(|_| steps::unknown())?;
     let mut response = layout_response(status, &seen);
     if status == StatusCode::ACCEPTED {
         let path = format!("/v1/items/{}/layout", percent_encode(&name.item));

@@ -29,6 +29,7 @@ mod serve;
 mod spread;
 mod steps;
 mod stock;
+mod trouble;
 mod wire;
 
 pub use front::{Front, empty_handler_router, router};

@@ -37,6 +37,7 @@ mod query;
 mod receipts;
 mod record;
 mod record_bytes;
+mod roll;
 mod roster;
 mod scope;
 mod segment;
@@ -56,6 +57,7 @@ pub use command::*;
 pub use hold::{HoldId, HoldIdText, NotAHoldId};
 pub use ids::*;
 pub use query::*;
+pub use roll::RollEntry;
 pub use roster::*;
 pub use scope::*;
 pub use spread_items::ItemCursor;
@@ -72,6 +74,8 @@ use item::{Item, ItemKey};
 use page::{Kind, PAGE_VERSION, PageId};
 use record::{Record, Standing};
 use roster::RosterPage;
+
+use crate::planted::{Fault, planted};
 
 /// What every replica of every shard agrees on for the life of the cluster; part of its identity.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -191,7 +195,11 @@ impl Ledger {
         let meta = self.meta();
         self.books.pages.touch(PageId::META, || Some(encode_meta(&meta)));
         self.books.index = index;
-        self.books.now = self.books.now.max(batch.stamp);
+        self.books.now = if planted(Fault::TimeGoesBack) {
+            batch.stamp
+        } else {
+            self.books.now.max(batch.stamp)
+        };
         self.books.swept = 0;
         self.sweep_due();
         self.forget_old(batch.commands.len());

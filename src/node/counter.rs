@@ -92,7 +92,9 @@ impl Desk for Counter {
                 status.clocks = running.clocks.status();
                 status.abstains = running.abstains();
                 status.stock = running.router.stock_traffic();
-                status.log = log_status(running, self.0.parts.disk.free_bytes(&self.0.dir()).ok());
+                let (disk, dir) = (&self.0.parts.disk, self.0.dir());
+                status.log = log_status(running, disk.free_bytes(&dir).ok(), &self.0.config);
+                status.log.disk_total_bytes = disk.total_bytes(&dir).unwrap_or(0);
             }
         }
         status

@@ -222,7 +222,7 @@ impl Office {
         WatchRules {
             hung: Duration::from_millis(log.hung_ms),
             dead: Duration::from_millis(log.dead_ms),
-            floor_bytes: log.segment_bytes.saturating_mul(2).saturating_add(log.ballast_bytes),
+            floor_bytes: floor_bytes(&self.config),
             ballast_bytes: log.ballast_bytes,
         }
     }
@@ -244,7 +244,7 @@ impl Office {
             *phase = Phase::Stopped(Box::new(Stopped {
                 why: why.clone(),
                 identity: Some(running.identity.clone()),
-                log: log_status(&running, free),
+                log: log_status(&running, free, &self.config),
             }));
             running
         };
@@ -417,6 +417,11 @@ impl Office {
     }
 }
 
+/// The free bytes below which new places are shed: two segments and the ballast.
+fn floor_bytes(config: &Config) -> u64 {
+    config.log.segment_bytes.saturating_mul(2).saturating_add(config.log.ballast_bytes)
+}
+
 /// Gives the ballast up when there may be too little room to load what is here. The watch takes it
 /// back when there is more.
 fn make_room(config: &Config, parts: &Parts) {
@@ -458,9 +463,10 @@ async fn unshared(mut running: Arc<Running>) -> Option<Running> {
     None
 }
 
-pub(super) fn log_status(running: &Running, free: Option<u64>) -> LogStatus {
+pub(super) fn log_status(running: &Running, free: Option<u64>, config: &Config) -> LogStatus {
     let health = running.log.health();
-    let age = health.oldest_unsynced.map(|age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX));
+    let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let age = health.oldest_unsynced.map(ms);
     LogStatus {
         segments: health.segments as u64,
         bytes: health.bytes,
@@ -471,6 +477,9 @@ pub(super) fn log_status(running: &Running, free: Option<u64>) -> LogStatus {
         sync_p99_us: health.sync_p99_us,
         sync_max_us: health.sync_max_us,
         housekeeping: health.housekeeping,
+        waits_for_room_ms: health.waits_for_room.map(ms),
+        disk_total_bytes: 0,
+        disk_floor_bytes: floor_bytes(config),
         disk_free_bytes: free.unwrap_or_default(),
         disk_full: running.disk_full.load(Ordering::Relaxed),
         ballast_released: running.ballast_released.load(Ordering::Relaxed),

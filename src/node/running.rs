@@ -18,6 +18,7 @@ use crate::ledger::{NodeId, ShardId};
 use crate::peer::{
     Hello, Lane, Listener, LocalIdentity, Network, Opened, PeerId, Service, Spawner,
 };
+use crate::planted::{Fault, planted};
 use crate::raft::{
     Group, Member, PeerBook, RaftConversation, SnapshotConversation, StartOptions, start_group,
 };
@@ -157,7 +158,9 @@ impl Opening {
         let book = PeerBook::new(peers);
         let abstaining = Abstaining::default();
         let (node, wall) = (self.identity.node, self.parts.clock.clone());
-        let clocks = Arc::new(Clocks::new(node, wall, &self.members, abstaining.clone()));
+        let apart_max = self.config.clock.offset_ms_max;
+        let clocks = Clocks::new(node, wall, apart_max, &self.members, abstaining.clone());
+        let clocks = Arc::new(clocks);
         let (mut shards, mut spawners) = (Vec::new(), Vec::new());
         for shard in (0..self.identity.settings.shards).map(ShardId) {
             let spawner = (self.parts.place)(shard)
@@ -190,7 +193,7 @@ impl Opening {
             let resize = Resize::new(shard.clone(), Arc::clone(&router), stopped.clone());
             spawner(Box::pin(resize.run()));
         }
-        if !self.is_new {
+        if !self.is_new && !planted(Fault::PortAtOnce) {
             // This node has forgotten whom it promised what: it opens its peer port only after
             // every lease that it may have granted before it stopped has run out.
             runtime::sleep_until(began + ms(self.config.raft.election_max_ms)).await;
@@ -464,7 +467,7 @@ struct PeerService {
 
 impl Service for PeerService {
     fn open(&self, hello: &Hello) -> Result<Opened, String> {
-        if !self.book.knows(&hello.from) {
+        if !self.book.knows(&hello.from) && !planted(Fault::ForeignLog) {
             // A stranger may ask how it stands, and nothing else.
             let router = Arc::clone(&self.router);
             return if hello.lane == Lane::Forward {

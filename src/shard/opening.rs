@@ -220,6 +220,11 @@ impl ShardService {
             figures: read.ledger.figures(),
             traffic: self.place.meter.traffic(),
             checkpoint: checkpoint.map(|at| at.index).unwrap_or_default(),
+            checkpoint_age_ms: self
+                .place
+                .replica
+                .checkpoint_age()
+                .map(|age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX)),
             checkpoint_bytes: bytes,
             checkpoint_failures,
             checkpoint_trouble,

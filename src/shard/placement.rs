@@ -40,8 +40,12 @@ fn named(question: &Question) -> Named<'_> {
         Question::Query { query, shard: None } => match query {
             Query::Hold { id, .. } => of_hold(id),
             Query::Receipt(scope) => Named::Owner(scope.borrowed()),
-            Query::Item(name) | Query::Availability(name) | Query::Audit(name) => home(name),
-            Query::Holds { name, .. } => home(name),
+            Query::Item(name)
+            | Query::Availability(name)
+            | Query::Audit(name)
+            | Query::Sums(name)
+            | Query::Recount { name, .. }
+            | Query::Holds { name, .. } => home(name),
             Query::Levels(item) | Query::Copy { item, .. } => Named::Shard(item.home),
             Query::Items { .. } | Query::SoldOut { .. } | Query::Duties { .. } => Named::Nothing,
             Query::Roster => Named::Shard(ROSTER_SHARD),

@@ -28,6 +28,7 @@ use super::supply::StockPolicy;
 use super::thirst::Thirst;
 use crate::ledger::{Answer, Foreseen, NodeId, PauseReason, Query, ShardId};
 use crate::peer::{Address, Lane, Link, Network};
+use crate::planted::{Fault, planted};
 use crate::raft::{Group, Replica};
 use crate::runtime::Instant;
 
@@ -581,6 +582,7 @@ impl Place {
             return Some(reply);
         }
         if consistency == Consistency::Linearizable
+            && !planted(Fault::NoReadIndex)
             && let Err(why) = self.group.read_index(deadline).await
         {
             tracing::debug!(%why, "no read index");

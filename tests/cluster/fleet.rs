@@ -69,6 +69,8 @@ struct Place {
     child: Option<Child>,
     /// Configuration of this node alone.
     set: Vec<(String, String)>,
+    /// Environment of this node alone.
+    environment: Vec<(String, String)>,
 }
 
 /// A cluster of processes. All end when it is dropped.
@@ -144,6 +146,7 @@ impl Fleet {
             dir: dir.path().join(format!("n{id}")),
             child: None,
             set: Vec::new(),
+            environment: Vec::new(),
         });
         Fleet { places: places.collect(), plan, dir, _turn: turn }
     }
@@ -189,6 +192,11 @@ impl Fleet {
     /// Sets a key of one node, for its next start.
     pub(crate) fn set_on(&mut self, id: usize, key: &str, value: impl ToString) {
         self.places[id - 1].set.push((key.to_owned(), value.to_string()));
+    }
+
+    /// Sets a variable of one node's environment, for its next start.
+    pub(crate) fn environment_on(&mut self, id: usize, name: &str, value: impl ToString) {
+        self.places[id - 1].environment.push((name.to_owned(), value.to_string()));
     }
 
     /// Gives a node other addresses, for its next start.
@@ -247,6 +255,7 @@ impl Fleet {
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         let child = command(&arguments)
             .arg("--stop-with-stdin")
+            .envs(place.environment.iter().cloned())
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(log.expect("a file for a node's words"))

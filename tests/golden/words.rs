@@ -150,6 +150,9 @@ pub(crate) fn found(found: &Found, name: Naming) -> Vec<String> {
         }
         Found::Availability(stock) => availability(stock),
         Found::Audit(audit) => audit.buckets.iter().map(|b| audit_line(audit, b)).collect(),
+        Found::Recount(recount) => {
+            vec![format!("astray={} done={}", recount.astray.len(), recount.next.is_none())]
+        }
         Found::Holds { holds, more } => {
             let mut lines: Vec<String> = holds.iter().map(|hold| view(hold, name)).collect();
             lines.sort();
