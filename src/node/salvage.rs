@@ -10,6 +10,7 @@
 //! starting in them again; the new directory is there whole or not at all.
 
 mod pausing;
+mod seats;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,7 +23,7 @@ use super::members;
 use super::running::{log_options, member_of};
 use crate::clock::WallClock;
 use crate::config::Config;
-use crate::ledger::{LeaderId, Ledger, LogIndex, NodeId, Settings, ShardId, Turn};
+use crate::ledger::{LeaderId, Ledger, LogIndex, NodeId, Seat, Settings, ShardId, Turn};
 use crate::raft::{VoteTold, found_anew, replay};
 use crate::shard::{MemberSpec, uuid_hex};
 use crate::storage::pages::{AtRest, PageError, PageStore, SledPages};
@@ -170,7 +171,8 @@ impl Salvage {
         let given = sources.iter().map(|source| source.identity.node.0);
         // Ids are never used again, also not by another cluster: it is easier to tell apart.
         let last = members.keys().copied().chain(sources.iter().map(|one| one.identity.node));
-        let node = NodeId(last.map(|node| node.0).max().unwrap_or(0) + 1);
+        let last = last.map(|node| node.0).max().unwrap_or(0);
+        let node = seats::next_node(&ledgers).max(NodeId(last + 1));
         Ok(Salvage {
             left: Left {
                 cluster_id: uuid_hex(&cluster),
@@ -222,7 +224,16 @@ impl Salvage {
         if beside.exists() {
             std::fs::remove_dir_all(&beside).map_err(failed)?;
         }
-        let written = write_new(&beside, &identity, &spec, self.ledgers, self.term).await;
+        let seat = Seat {
+            log_uuid: identity.log_uuid,
+            peer_addr: spec.peer_addr.clone(),
+            http_addr: spec.http_addr.clone(),
+            region: spec.region.clone(),
+            ..Seat::default()
+        };
+        let mut ledgers = self.ledgers;
+        seats::leave_one(&mut ledgers, self.node, seat).map_err(words)?;
+        let written = write_new(&beside, &identity, &spec, ledgers, self.term).await;
         written.map_err(failed)?;
         if to.exists() {
             std::fs::remove_dir(to).map_err(failed)?;
