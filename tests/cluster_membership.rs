@@ -242,8 +242,8 @@ async fn wiped_node_under_its_old_id_is_refused_with_the_command_that_helps() {
     std::fs::remove_dir_all(fleet.data_dir(3)).expect("the disk is lost");
     fleet.start_node(3);
     fleet.wait_up(3).await;
-    let settings = json!({"shards": 2, "tag_key": "00".repeat(16), "slots": 256,
-        "sweep_max": 512, "receipt_retention_ms": 86_400_000, "sold_retention_ms": 7_776_000_000_u64});
+    let settings = json!({"shards": 2, "tag_key": "00".repeat(16), "slots": 256, "sweep_max": 512,
+        "receipt_retention_ms": 86_400_000, "sold_retention_ms": 7_776_000_000_u64});
     let offer = json!({"cluster_id": cluster, "node": 3, "settings": settings});
     let adopted = fleet.caller(3).post("/admin/v1/adopt", "adopt", &offer).await.expect("answered");
     assert_eq!(adopted.status, 200, "{adopted:?}");

@@ -359,7 +359,10 @@ impl Office {
         }
     }
 
-    pub(super) async fn take_members(self: &Arc<Office>, mut members: Vec<MemberSpec>) -> Result<(), String> {
+    pub(super) async fn take_members(
+        self: &Arc<Office>,
+        mut members: Vec<MemberSpec>,
+    ) -> Result<(), String> {
         let _one = self.changing.lock().await;
         members.sort();
         members.dedup_by_key(|member| member.node);

@@ -14,8 +14,8 @@ use tokio::sync::watch;
 
 use super::NodeError;
 use super::announcement::announce;
-use super::memory::warm;
 use super::counter::Counter;
+use super::memory::warm;
 use super::office::{Ended, Office};
 use super::parts::{NetworkOf, Parts, sled_pages};
 use crate::clock::WallClock;

@@ -1,4 +1,5 @@
-//! The roster of what is left: the new node alone. The old ones belong to a cluster that is given up.
+//! The roster of what is left: the new node alone. The old ones belong to a cluster that is given
+//! up.
 
 use crate::ledger::{
     Answer, Batch, Command, Ledger, LogIndex, NodeId, OperationState, ROSTER_SHARD, Roster, Seat,

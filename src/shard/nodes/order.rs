@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-
 use super::errand::{Errand, Errands};
 use super::operation::{begin, cancel, first_roster};
 use super::preflight::{Plan, Rule, plan};
