@@ -6,6 +6,7 @@
 mod adoption;
 mod announcement;
 mod clocks;
+mod counter;
 pub mod inspection;
 mod joining;
 mod members;
@@ -21,7 +22,8 @@ mod watch;
 
 use crate::storage::is_full;
 
-pub use office::{Counter, Ended, Office};
+pub use counter::Counter;
+pub use office::{Ended, Office};
 pub use parts::{NetworkOf, PagesOf, Parts, PlaceOf, Random, sled_pages};
 pub use threads::Node;
 

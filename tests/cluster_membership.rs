@@ -242,8 +242,8 @@ async fn wiped_node_under_its_old_id_is_refused_with_the_command_that_helps() {
     std::fs::remove_dir_all(fleet.data_dir(3)).expect("the disk is lost");
     fleet.start_node(3);
     fleet.wait_up(3).await;
-    let settings = json!({"shards": 2, "tag_key": "00".repeat(16), "slots": 256,
-        "sweep_max": 512, "receipt_retention_ms": 86_400_000, "sold_retention_ms": 7_776_000_000_u64});
+    let settings = json!({"shards": 2, "tag_key": "00".repeat(16), "slots": 256, "sweep_max": 512,
+        "receipt_retention_ms": 86_400_000, "sold_retention_ms": 7_776_000_000_u64});
     let offer = json!({"cluster_id": cluster, "node": 3, "settings": settings});
     let adopted = fleet.caller(3).post("/admin/v1/adopt", "adopt", &offer).await.expect("answered");
     assert_eq!(adopted.status, 200, "{adopted:?}");
@@ -327,8 +327,7 @@ async fn preflight_names_the_rule_and_the_figures_and_a_second_operator_is_told_
     fleet.done(operation).await;
     fleet.kill(3);
     wait_for("node 3 is missed", SOON, async || {
-        let answer =
-            fleet.order("DELETE", "/admin/v1/nodes/2?allow_fewer=true", &json!({})).await;
+        let answer = fleet.order("DELETE", "/admin/v1/nodes/2?allow_fewer=true", &json!({})).await;
         let rule = answer.text_of("reason").to_owned();
         let words = answer.text_of("detail").to_owned();
         let figures = words.contains("1 of 2 voters alive: needs 2");

@@ -72,7 +72,9 @@ impl Ledger {
                 image.map_or(Found::NotFound, |image| Found::Copy(Box::new(image)))
             }
             Query::Duties { after, limit } => self.find_duties(*after, *limit),
-            Query::Roster => Found::Roster { roster: Box::new(self.roster().clone()), now: self.now() },
+            Query::Roster => {
+                Found::Roster { roster: Box::new(self.roster().clone()), now: self.now() }
+            }
         }
     }
 

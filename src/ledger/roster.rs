@@ -221,8 +221,9 @@ impl RosterPage {
 impl Roster {
     /// Returns the operation that runs.
     pub fn running(&self) -> Option<(u64, &NodeOperation)> {
-        let running = |operation: &&NodeOperation| operation.state == OperationState::Running;
-        self.operations.iter().map(|(id, one)| (*id, one)).find(|(_, one)| running(&one))
+        let mut all = self.operations.iter();
+        let running = all.find(|(_, one)| one.state == OperationState::Running);
+        running.map(|(id, one)| (*id, one))
     }
 
     /// Returns the nodes that are to be that, in the order of their ids.

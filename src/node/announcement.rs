@@ -4,7 +4,8 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::office::{Counter, Office};
+use super::counter::Counter;
+use super::office::Office;
 use crate::http;
 use crate::runtime;
 use crate::shard::Desk;

@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, watch};
 
@@ -14,15 +13,14 @@ use super::members;
 use super::parts::Parts;
 use super::roll;
 use super::room::{floor_bytes, log_status, make_room};
-use super::running::{Opening, Running, log_options, run_on};
+use super::running::{Opening, Running, log_options};
 use super::watch::{self as node_watch, WatchRules};
 use crate::config::Config;
-use crate::ledger::{ShardId, UnixMs};
+use crate::ledger::ShardId;
 use crate::peer::Spawner;
 use crate::runtime::{self, Instant};
 use crate::shard::{
-    Admitted, Adopt, Adopted, Claim, Desk, LogStatus, MemberSpec, NodeStatus, Order, Ordered,
-    Outcome, Rejected, Reply, Request, Sight, uuid_bytes, uuid_hex,
+    Adopt, Adopted, LogStatus, MemberSpec, Outcome, Rejected, Reply, uuid_bytes, uuid_hex,
 };
 use crate::storage::{Disk, Identity, IdentityError, NodeLog, ShardLogState, create_dir_durably};
 
@@ -42,9 +40,9 @@ pub(super) enum Phase {
 #[derive(Default)]
 pub(super) struct Stopped {
     pub(super) why: String,
-    identity: Option<Identity>,
+    pub(super) identity: Option<Identity>,
     /// The log as it was at the end.
-    log: LogStatus,
+    pub(super) log: LogStatus,
 }
 
 impl Stopped {
@@ -67,7 +65,7 @@ pub struct Office {
     pub(super) config: Config,
     pub(super) parts: Parts,
     pub(super) front: Spawner,
-    started: Instant,
+    pub(super) started: Instant,
     pub(super) phase: Mutex<Phase>,
     /// One change of phase at a time.
     pub(super) changing: AsyncMutex<()>,
@@ -160,7 +158,7 @@ impl Office {
     }
 
     /// Returns the node's part in the cluster, when it has one.
-    fn running(&self) -> Option<Arc<Running>> {
+    pub(super) fn running(&self) -> Option<Arc<Running>> {
         match &*self.phase.lock() {
             Phase::Running(running) => Some(Arc::clone(running)),
             Phase::Empty | Phase::Adopted { .. } | Phase::Stopped(_) => None,
@@ -292,7 +290,7 @@ impl Office {
         }
     }
 
-    async fn take_identity(&self, offer: Adopt) -> Result<Adopted, String> {
+    pub(super) async fn take_identity(&self, offer: Adopt) -> Result<Adopted, String> {
         let _one = self.changing.lock().await;
         let cluster_id = uuid_bytes(&offer.cluster_id)
             .ok_or("cluster_id must be 32 lower-case hexadecimal digits")?;
@@ -359,7 +357,10 @@ impl Office {
         }
     }
 
-    async fn take_members(self: &Arc<Office>, mut members: Vec<MemberSpec>) -> Result<(), String> {
+    pub(super) async fn take_members(
+        self: &Arc<Office>,
+        mut members: Vec<MemberSpec>,
+    ) -> Result<(), String> {
         let _one = self.changing.lock().await;
         members.sort();
         members.dedup_by_key(|member| member.node);
@@ -397,11 +398,11 @@ impl Office {
         }
     }
 
-    fn no_part(&self) -> Rejected {
+    pub(super) fn no_part(&self) -> Rejected {
         Rejected::Unavailable(self.no_part_words())
     }
 
-    fn not_serving(&self) -> Reply {
+    pub(super) fn not_serving(&self) -> Reply {
         let words = self.no_part_words();
         Reply { outcome: Outcome::NotServing(words), commit: None, leader: None }
     }
@@ -445,144 +446,4 @@ async fn unshared(mut running: Arc<Running>) -> Option<Running> {
     }
     tracing::error!("requests are still under way: the node stops without waiting for them");
     None
-}
-
-/// A handle to a node's desk, as HTTP holds it.
-#[derive(Debug, Clone)]
-pub struct Counter(pub Arc<Office>);
-
-impl Counter {
-    /// Changes what the node is, to the end: a caller who goes away half-way must not leave it
-    /// neither here nor there.
-    fn to_its_end<T, F>(
-        &self,
-        change: impl FnOnce(Arc<Office>) -> F,
-    ) -> BoxFuture<'static, Result<T, String>>
-    where
-        T: Send + 'static,
-        F: Future<Output = Result<T, String>> + Send + 'static,
-    {
-        let work = change(Arc::clone(&self.0));
-        let front = Arc::clone(&self.0.front);
-        Box::pin(async move {
-            run_on(&front, work).await.map_err(|error| format!("the node is stopping: {error}"))?
-        })
-    }
-}
-
-impl Desk for Counter {
-    fn ask(&self, request: Request) -> BoxFuture<'static, Reply> {
-        match self.0.running() {
-            Some(running) => {
-                let router = Arc::clone(&running.router);
-                Box::pin(async move { router.answer(request).await })
-            }
-            None => {
-                let reply = self.0.not_serving();
-                Box::pin(async move { reply })
-            }
-        }
-    }
-
-    fn ask_many(&self, requests: Vec<Request>) -> BoxFuture<'static, Vec<Reply>> {
-        match self.0.running() {
-            Some(running) => {
-                let router = Arc::clone(&running.router);
-                Box::pin(async move { router.answer_all(requests).await })
-            }
-            None => {
-                let replies = vec![self.0.not_serving(); requests.len()];
-                Box::pin(async move { replies })
-            }
-        }
-    }
-
-    fn status(&self) -> NodeStatus {
-        let uptime = runtime::now() - self.0.started;
-        let mut status = NodeStatus {
-            http_addr: self.0.config.http.advertised(),
-            region: self.0.config.node.region.clone(),
-            uptime_ms: u64::try_from(uptime.as_millis()).unwrap_or(u64::MAX),
-            wall_clock: UnixMs(self.0.parts.clock.now().0),
-            name: self.0.config.node.name.clone(),
-            ..NodeStatus::default()
-        };
-        match &*self.0.phase.lock() {
-            Phase::Empty => {}
-            Phase::Adopted { identity, .. } => status.node = identity.node,
-            Phase::Stopped(end) => {
-                status.stopped = Some(end.why.clone());
-                status.log = end.log.clone();
-                if let Some(identity) = &end.identity {
-                    status.cluster_id = Some(uuid_hex(&identity.cluster_id));
-                    status.node = identity.node;
-                }
-            }
-            Phase::Running(running) => {
-                status.cluster_id = Some(uuid_hex(&running.identity.cluster_id));
-                status.node = running.identity.node;
-                status.members = running.router.members();
-                status.shards = running.shards.iter().map(|shard| shard.status()).collect();
-                status.clocks = running.clocks.status();
-                status.abstains = running.abstains();
-                status.stock = running.router.stock_traffic();
-                let (disk, dir) = (&self.0.parts.disk, self.0.dir());
-                status.log = log_status(running, disk.free_bytes(&dir).ok(), &self.0.config);
-                status.log.disk_total_bytes = disk.total_bytes(&dir).unwrap_or(0);
-            }
-        }
-        status
-    }
-
-    fn shards(&self) -> Vec<ShardId> {
-        let running = self.0.running();
-        running.map(|own| own.shards.iter().map(|one| one.shard()).collect()).unwrap_or_default()
-    }
-
-    fn adopt(&self, offer: Adopt) -> BoxFuture<'static, Result<Adopted, String>> {
-        self.to_its_end(|office| async move { office.take_identity(offer).await })
-    }
-
-    fn begin(&self, members: Vec<MemberSpec>) -> BoxFuture<'static, Result<(), String>> {
-        self.to_its_end(|office| async move { office.take_members(members).await })
-    }
-
-    fn sight(&self, deadline: Instant) -> BoxFuture<'static, Result<Sight, Rejected>> {
-        let running = self.0.running().ok_or_else(|| self.0.no_part());
-        Box::pin(async move {
-            let router = Arc::clone(&running?.router);
-            Ok(router.sight(deadline).await?.0)
-        })
-    }
-
-    fn order(
-        &self,
-        order: Order,
-        rehearsal: bool,
-        deadline: Instant,
-    ) -> BoxFuture<'static, Result<Ordered, Rejected>> {
-        let running = self.0.running().ok_or_else(|| self.0.no_part());
-        let secret = (self.0.parts.random)();
-        Box::pin(async move {
-            let router = Arc::clone(&running?.router);
-            router.order(order, rehearsal, secret, deadline).await
-        })
-    }
-
-    fn admit(
-        &self,
-        claim: Claim,
-        deadline: Instant,
-    ) -> BoxFuture<'static, Result<Admitted, Rejected>> {
-        let running = self.0.running().ok_or_else(|| self.0.no_part());
-        Box::pin(async move {
-            let running = running?;
-            let (cluster_id, settings) =
-                (running.identity.cluster_id, running.identity.settings.clone());
-            let router = Arc::clone(&running.router);
-            drop(running);
-            let admission = router.admit(claim, deadline).await?;
-            Ok(Admitted { cluster_id, settings, admission })
-        })
-    }
 }

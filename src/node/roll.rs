@@ -105,39 +105,24 @@ pub(super) fn start(office: &Arc<Office>, running: &Arc<Running>) {
 async fn tell_addresses(office: Weak<Office>, running: Weak<Running>) {
     loop {
         let (Some(office), Some(part)) = (office.upgrade(), running.upgrade()) else { return };
-        let own = part.identity.node;
-        let here = (office.config.peer.advertised(), office.config.http.advertised());
         let members = part.router.members();
-        let known = members.iter().find(|member| member.node == own);
-        let is_known = known.is_none_or(|member| {
-            (member.peer_addr.as_str(), member.http_addr.as_str())
-                == (here.0.as_str(), here.1.as_str())
-        });
-        if is_known {
+        let known = members.into_iter().find(|member| member.node == part.identity.node);
+        let Some(mut own) = known else { return };
+        let here = (office.config.peer.advertised(), office.config.http.advertised());
+        if (&own.peer_addr, &own.http_addr) == (&here.0, &here.1) {
             return;
         }
-        let moved = move_seat(&part, here).await;
-        match moved {
-            Ok(true) => tracing::info!("the cluster was told of this node's new addresses"),
-            Ok(false) => {}
+        (own.peer_addr, own.http_addr) = here;
+        match part.router.tell_moved(own).await {
+            Ok(()) => {
+                tracing::info!("the cluster was told of this node's new addresses");
+                return;
+            }
             Err(why) => tracing::warn!(why, "the cluster does not know where this node is now"),
         }
         drop((office, part));
         runtime::sleep(ASK_EVERY).await;
     }
-}
-
-async fn move_seat(part: &Running, here: (String, String)) -> Result<bool, String> {
-    let deadline = runtime::now() + ASK_EVERY;
-    let (mut roster, _) = part.router.read_roster(deadline).await?;
-    let seat = roster.nodes.get_mut(&part.identity.node);
-    let seat = seat.ok_or("this node is not in the roster")?;
-    if (&seat.peer_addr, &seat.http_addr) == (&here.0, &here.1) {
-        return Ok(false);
-    }
-    (seat.peer_addr, seat.http_addr) = here;
-    let set = part.router.set_roster(roster, None, deadline).await;
-    set.map_err(|why| format!("{why:?}"))
 }
 
 async fn follow(office: Weak<Office>, running: Weak<Running>) {

@@ -14,8 +14,9 @@ use tokio::sync::watch;
 
 use super::NodeError;
 use super::announcement::announce;
+use super::counter::Counter;
 use super::memory::warm;
-use super::office::{Counter, Ended, Office};
+use super::office::{Ended, Office};
 use super::parts::{NetworkOf, Parts, sled_pages};
 use crate::clock::WallClock;
 use crate::config::Config;

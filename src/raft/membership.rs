@@ -3,8 +3,8 @@
 //! A change is guarded twice: it is proposed only while the membership is still the one that was
 //! read, and only under the leadership that read it. So a change that was decided long ago, by a
 //! leader that slept, is refused by openraft instead of undoing what others did meanwhile. A change
-//! of voters goes through a joint membership; one whose leader died in between stays joint until the
-//! next leader is asked for the same voters again.
+//! of voters goes through a joint membership; one whose leader died in between stays joint until
+//! the next leader is asked for the same voters again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

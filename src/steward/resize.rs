@@ -200,9 +200,9 @@ impl Resize {
             self.caught_up(*node, roster).await?;
         }
         if !target.contains(&own) {
-            let next = target.iter().find(|node| {
-                voted.contains(node) && self.shard.could_lead(own, **node)
-            });
+            let next = target
+                .iter()
+                .find(|node| voted.contains(node) && self.shard.could_lead(own, **node));
             let next = next.ok_or("no voter that stays could lead now")?;
             self.shard.hand_over(own, Some(*next)).await?;
             return Err(format!("node {next} leads now, and goes on"));
@@ -253,7 +253,7 @@ impl Resize {
         if let Some(next) = self.next(roster, ledger_time).await {
             let deadline = runtime::now() + ASK_MAX;
             if let Err(why) = self.router.set_roster(next, None, deadline).await {
-                self.say(format!("the roster was not changed: {why:?}"));
+                self.say(format!("the roster was not changed: {why}"));
             }
         }
     }
@@ -264,9 +264,8 @@ impl Resize {
             return Some(roster);
         }
         let Some((id, operation)) = roster.running() else {
-            let queued = |one: &&mut crate::ledger::NodeOperation| {
-                one.state == OperationState::Queued
-            };
+            let queued =
+                |one: &&mut crate::ledger::NodeOperation| one.state == OperationState::Queued;
             let next = roster.operations.values_mut().find(queued)?;
             next.state = OperationState::Running;
             next.changed_at = now;
@@ -336,7 +335,7 @@ mod tests {
 
     #[test]
     fn a_membership_is_brought_to_what_the_roster_wants_one_change_at_a_time() {
-        use SeatRole::{Invited, Leaving, Learner, Removed, Voter};
+        use SeatRole::{Invited, Learner, Leaving, Removed, Voter};
         let three = [(1, Voter), (2, Voter), (3, Voter)];
         let with = |more: &[(u64, SeatRole)]| roster(&[&three[..], more].concat());
         let voters = |nodes: &[u64]| Due::Change(MemberChange::Voters(set(nodes)));

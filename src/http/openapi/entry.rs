@@ -164,12 +164,8 @@ impl Book {
             Route::ListShards => self.seen::<api::ShardList>("Lists the shards and their members"),
             Route::MoveLeader => self.move_leader(),
             Route::CheckpointShard => self.at_once("Makes a checkpoint of a shard on its leader"),
-            Route::ListOperations => {
-                self.seen::<api::OperationList>("Lists the operations on the nodes")
-            }
-            Route::ReadOperation => self
-                .seen::<api::NodeOperation>("Reads an operation, its steps and its progress")
-                .or(&[K::NotFound]),
+            Route::ListOperations => self.list_operations(),
+            Route::ReadOperation => self.read_operation(),
             Route::CancelOperation => self.cancel_operation(),
             Route::Livez => Entry::new("node", "Whether the node answers").says_text(200, "Alive."),
             Route::Readyz => readyz(),

@@ -49,6 +49,15 @@ impl Book {
             .like(json!({"node": 2}))
     }
 
+    pub(super) fn list_operations(&mut self) -> Entry {
+        self.seen::<api::OperationList>("Lists the operations on the nodes")
+    }
+
+    pub(super) fn read_operation(&mut self) -> Entry {
+        self.seen::<api::NodeOperation>("Reads an operation, its steps and its progress")
+            .or(&[K::NotFound])
+    }
+
     pub(super) fn cancel_operation(&mut self) -> Entry {
         let schema = self.add::<api::NodeDone>();
         Entry::new("nodes", "Gives up an operation whose machine has not come")

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use super::errand::spec;
-use super::order::{Rejected, cancel, read_token};
+use super::operation::cancel;
+use super::order::Rejected;
 use super::preflight::Rule;
 use super::progress::enter;
+use super::token::read_token;
 use crate::ledger::{NodeId, OperationState, OperationStep, Roster, SeatRole, UnixMs};
 use crate::runtime::Instant;
 use crate::shard::desk::MemberSpec;

@@ -23,6 +23,9 @@ pub(crate) const ERRAND_FRAME: u16 = 36;
 /// How long a node may take to tell how its replicas are.
 const REPORT_MAX: Duration = Duration::from_millis(500);
 
+/// How long it may take to write new addresses down.
+const MOVE_MAX: Duration = Duration::from_secs(1);
+
 /// What one node asks of another.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Errand {
@@ -34,6 +37,8 @@ pub(crate) enum Errand {
     Checkpoint { shard: ShardId },
     /// You are removed.
     Dismiss { why: String },
+    /// I am at other addresses now. One whom no leader finds can reach the others all the same.
+    Moved(MemberSpec),
     /// How do I stand? The only one that a stranger may ask.
     Standing,
 }
@@ -156,7 +161,7 @@ impl Router {
         });
     }
 
-    async fn run_errand(&self, errand: Errand) -> Errands {
+    async fn run_errand(self: &Arc<Router>, errand: Errand) -> Errands {
         match errand {
             Errand::Report => Errands::Report(self.report()),
             Errand::HandOver { shard, to } => Errands::Done(self.hand_over_here(shard, to).await),
@@ -165,6 +170,7 @@ impl Router {
                 self.dismiss(why);
                 Errands::Done(Ok("told".to_owned()))
             }
+            Errand::Moved(member) => Errands::Done(self.move_seat(member).await),
             Errand::Standing => Errands::Standing(Standing::Member),
         }
     }
@@ -203,7 +209,12 @@ impl Router {
                         voters: membership.voters,
                         last_log: state.last_log,
                         committed: place.group.committed(),
-                        applied: place.replica.read().applied.map(|at| at.index).unwrap_or_default(),
+                        applied: place
+                            .replica
+                            .read()
+                            .applied
+                            .map(|at| at.index)
+                            .unwrap_or_default(),
                         checkpoint: checkpoint.map(|at| at.index).unwrap_or_default(),
                     }
                 })
@@ -229,9 +240,10 @@ impl Router {
 
     /// Asks every node of a roster how its replicas are.
     pub async fn look_at(self: &Arc<Router>, roster: Roster) -> Sight {
-        let seated = roster.nodes.iter().filter(|(_, seat)| {
-            seat.role != SeatRole::Removed && seat.role != SeatRole::Invited
-        });
+        let seated = roster
+            .nodes
+            .iter()
+            .filter(|(_, seat)| seat.role != SeatRole::Removed && seat.role != SeatRole::Invited);
         let specs: Vec<MemberSpec> = seated.map(|(node, seat)| spec(*node, seat)).collect();
         let asked = specs.iter().map(|member| async {
             let deadline = runtime::now() + REPORT_MAX;
@@ -254,6 +266,44 @@ impl Router {
         let why = removed_words(member.node);
         let deadline = runtime::now() + REPORT_MAX;
         self.send_errand(member, Errand::Dismiss { why }, deadline).await.map(|_| ())
+    }
+
+    /// Writes the new addresses of a member into the roster.
+    async fn move_seat(self: &Arc<Router>, member: MemberSpec) -> Result<String, String> {
+        let deadline = runtime::now() + MOVE_MAX;
+        let (mut roster, _) = self.read_roster(deadline).await?;
+        let seat = roster.nodes.get_mut(&member.node).ok_or("the roster has no such node")?;
+        if crate::shard::uuid_hex(&seat.log_uuid) != member.log_uuid {
+            return Err("the roster has another log for that node".to_owned());
+        }
+        if (&seat.peer_addr, &seat.http_addr) != (&member.peer_addr, &member.http_addr) {
+            seat.peer_addr = member.peer_addr;
+            seat.http_addr = member.http_addr;
+            match self.set_roster(roster, None, deadline).await {
+                Ok(true) => {}
+                Ok(false) => return Err("another change came first".to_owned()),
+                Err(why) => return Err(why.to_string()),
+            }
+        }
+        Ok("moved".to_owned())
+    }
+
+    /// Tells the cluster where this node is now, by way of any member that answers.
+    ///
+    /// # Errors
+    ///
+    /// Words, when nobody could write it down.
+    pub async fn tell_moved(self: &Arc<Router>, own: MemberSpec) -> Result<(), String> {
+        let mut last = "there is no other member".to_owned();
+        for member in self.members().iter().filter(|member| member.node != own.node) {
+            let deadline = runtime::now() + MOVE_MAX;
+            match self.send_errand(member, Errand::Moved(own.clone()), deadline).await {
+                Ok(Errands::Done(Ok(_))) => return Ok(()),
+                Ok(Errands::Done(Err(why))) | Err(why) => last = why,
+                Ok(Errands::Report(_) | Errands::Standing(_)) => {}
+            }
+        }
+        Err(last)
     }
 
     /// Asks the other members how this node stands, and returns why its part has ended, if one of

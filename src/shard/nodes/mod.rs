@@ -3,16 +3,19 @@
 
 mod admit;
 mod errand;
+mod operation;
 mod order;
 mod preflight;
 mod progress;
 mod report;
+mod token;
 
 pub(crate) use admit::expire;
 pub use admit::{Admission, Claim};
 pub(crate) use errand::{ERRAND_FRAME, removed_words};
 pub use errand::{Lobby, Standing, spec, standing};
-pub use order::{Order, Ordered, Rejected, Ruling, token_of};
+pub use order::{Order, Ordered, Rejected, Ruling};
 pub use preflight::{Plan, Rule, kind_word, plan};
 pub use progress::{StepView, enter, next_step, progress, standing_of, step_words, steps_of};
 pub use report::{NodeReport, ReplicaReport, Sight, quorum};
+pub use token::token_of;

@@ -3,21 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use siphasher::sip128::{Hasher128, SipHasher24};
-use std::hash::Hasher;
-
 use super::errand::{Errand, Errands};
+use super::operation::{begin, cancel, first_roster};
 use super::preflight::{Plan, Rule, plan};
-use super::progress::{enter, steps_of};
 use super::report::Sight;
+use super::token::{print_of, token_of};
 use crate::ledger::{
-    Answer, Command, Found, NodeId, NodeOperation, OperationKind, OperationState, OperationStep,
-    Query, ROSTER_SHARD, Refusal, Roster, Seat, SeatRole, SetRoster, ShardId, Ticket, UnixMs,
+    Answer, Command, Found, NodeId, NodeOperation, OperationKind, OperationStep, Query,
+    ROSTER_SHARD, Refusal, Roster, SetRoster, ShardId, UnixMs,
 };
 use crate::runtime::{self, Instant};
 use crate::shard::desk::{MemberSpec, Outcome, Question};
 use crate::shard::router::Router;
-use crate::shard::uuid_bytes;
 
 /// How often an order is judged anew when another change came first.
 const TRIES: usize = 8;
@@ -185,50 +182,32 @@ pub enum Rejected {
     Unknown(String),
 }
 
+impl std::fmt::Display for Rejected {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Rejected::Rule(rule) => write!(f, "{}: {}", rule.name, rule.words),
+            Rejected::Unavailable(words) | Rejected::Unknown(words) => f.write_str(words),
+        }
+    }
+}
+
 impl From<Rule> for Rejected {
     fn from(rule: Rule) -> Rejected {
         Rejected::Rule(rule)
     }
 }
 
-/// Returns the print of a token under the cluster's secret.
-pub(crate) fn print_of(secret: &[u8; 16], operation: u64, token: &[u8; 16]) -> u128 {
-    let mut hasher = SipHasher24::new_with_key(secret);
-    hasher.write(b"holdfast join token");
-    hasher.write(&operation.to_le_bytes());
-    hasher.write(token);
-    hasher.finish128().as_u128()
-}
-
-/// Writes a token.
-pub fn token_of(operation: u64, secret: &[u8; 16]) -> String {
-    format!("hfj-{operation}-{}", crate::shard::uuid_hex(secret))
-}
-
-/// Reads a token.
-pub(crate) fn read_token(token: &str) -> Option<(u64, [u8; 16])> {
-    let (operation, secret) = token.trim().strip_prefix("hfj-")?.split_once('-')?;
-    Some((operation.parse().ok()?, uuid_bytes(secret)?))
-}
-
-/// Makes the roster of a cluster whose membership was never changed.
-pub(crate) fn first_roster(members: &[MemberSpec], now: UnixMs) -> Roster {
-    let seat = |member: &MemberSpec| Seat {
-        role: SeatRole::Voter,
-        drained: false,
-        log_uuid: uuid_bytes(&member.log_uuid).unwrap_or_default(),
-        peer_addr: member.peer_addr.clone(),
-        http_addr: member.http_addr.clone(),
-        region: member.region.clone(),
-        since: now,
-    };
-    let last = members.iter().map(|member| member.node.0).max().unwrap_or_default();
-    Roster {
-        revision: 0,
-        next_node: last.saturating_add(1),
-        next_operation: 1,
-        nodes: members.iter().map(|member| (member.node, seat(member))).collect(),
-        operations: Default::default(),
+/// Says in a word what came of a question instead of its answer.
+fn said(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Paused(reason) => format!("shard {ROSTER_SHARD} is paused: {}", reason.word()),
+        Outcome::Overloaded => "too much is queued".to_owned(),
+        Outcome::Late => "the deadline came first".to_owned(),
+        Outcome::Unknown => "no answer came in time".to_owned(),
+        Outcome::NotServing(words) => words.clone(),
+        Outcome::Elsewhere { node, .. } => format!("node {node} leads it now"),
+        Outcome::InFlight => "it is under way".to_owned(),
+        Outcome::Answered(_) | Outcome::Found(_) => "another answer came".to_owned(),
     }
 }
 
@@ -243,16 +222,12 @@ impl Router {
         deadline: Instant,
     ) -> Result<(Roster, UnixMs), String> {
         let question = Question::Query { query: Query::Roster, shard: Some(ROSTER_SHARD) };
-        let reply = self.ask_shard(ROSTER_SHARD, question, deadline).await;
-        match reply.outcome {
-            Outcome::Found(Found::Roster { roster, now }) if roster.revision > 0 => {
-                Ok((*roster, now))
-            }
-            Outcome::Found(Found::Roster { now, .. }) => {
-                Ok((first_roster(&self.members(), now), now))
-            }
-            other => Err(format!("the roster cannot be read now ({other:?}): try again")),
-        }
+        let outcome = self.ask_shard(ROSTER_SHARD, question, deadline).await.outcome;
+        let Outcome::Found(Found::Roster { roster, now }) = outcome else {
+            return Err(format!("the roster cannot be read now ({}): try again", said(&outcome)));
+        };
+        let is_new = roster.revision == 0;
+        Ok((if is_new { first_roster(&self.members(), now) } else { *roster }, now))
     }
 
     /// Brings ledger time up to now, for deadlines that are counted from it.
@@ -261,10 +236,11 @@ impl Router {
         deadline: Instant,
     ) -> Result<(), String> {
         let question = Question::from(Command::Advance);
-        match self.ask_shard(ROSTER_SHARD, question, deadline).await.outcome {
-            Outcome::Answered(Answer::Advanced { .. }) => Ok(()),
-            other => Err(format!("shard {ROSTER_SHARD} does not answer now ({other:?})")),
+        let outcome = self.ask_shard(ROSTER_SHARD, question, deadline).await.outcome;
+        if let Outcome::Answered(Answer::Advanced { .. }) = outcome {
+            return Ok(());
         }
+        Err(format!("shard {ROSTER_SHARD} does not answer now ({}): try again", said(&outcome)))
     }
 
     /// Sets the roster if it is still as it was read. `Ok(false)`: another change came first.
@@ -291,7 +267,17 @@ impl Router {
             Outcome::Unknown => Err(Rejected::Unknown(
                 "it is not known whether it was taken: look at `holdfast node list`".to_owned(),
             )),
-            other => Err(Rejected::Unavailable(format!("nothing was changed ({other:?})"))),
+            other @ (Outcome::Answered(_)
+            | Outcome::Found(_)
+            | Outcome::InFlight
+            | Outcome::Paused(_)
+            | Outcome::Overloaded
+            | Outcome::Late
+            | Outcome::Elsewhere { .. }
+            | Outcome::NotServing(_)) => {
+                let words = format!("nothing was changed ({}): try again", said(&other));
+                Err(Rejected::Unavailable(words))
+            }
         }
     }
 
@@ -300,10 +286,7 @@ impl Router {
     /// # Errors
     ///
     /// Words, when nobody leads shard 0 now.
-    pub async fn sight(
-        self: &Arc<Router>,
-        deadline: Instant,
-    ) -> Result<(Sight, UnixMs), Rejected> {
+    pub async fn sight(self: &Arc<Router>, deadline: Instant) -> Result<(Sight, UnixMs), Rejected> {
         let read = self.read_roster(deadline).await;
         let (roster, now) = read.map_err(Rejected::Unavailable)?;
         Ok((self.look_at(roster).await, now))
@@ -344,19 +327,17 @@ impl Router {
             }
             let plan = plan(&order, &sight)?;
             let mut roster = sight.roster.clone();
-            let begun = match &order {
-                Order::Cancel { operation } => {
-                    cancel(&mut roster, *operation, now)?;
-                    None
-                }
-                other => Some(begin(&mut roster, other, now, &secret, &self.tag_key())),
+            let begun = if let Order::Cancel { operation } = &order {
+                cancel(&mut roster, *operation, now)?;
+                None
+            } else {
+                Some(begin(&mut roster, &order, now, &secret, &self.tag_key()))
             };
             if rehearsal {
                 return Ok(Ordered::Planned(plan));
             }
-            let token = begun.filter(|id| {
-                roster.operations.get(id).is_some_and(|one| one.ticket.is_some())
-            });
+            let token = begun
+                .filter(|id| roster.operations.get(id).is_some_and(|one| one.ticket.is_some()));
             let token = token.map(|id| token_of(id, &secret));
             if !self.set_roster(roster.clone(), None, deadline).await? {
                 continue;
@@ -445,112 +426,4 @@ impl Router {
         })?;
         Ok((leader, shard))
     }
-}
-
-/// Writes an operation into a roster and returns its id.
-fn begin(
-    roster: &mut Roster,
-    order: &Order,
-    now: UnixMs,
-    secret: &[u8; 16],
-    tag_key: &[u8; 16],
-) -> u64 {
-    let id = roster.next_operation;
-    roster.next_operation = id.saturating_add(1);
-    let kind = order.kind().unwrap_or(OperationKind::Undrain);
-    let superseded = roster.running().filter(|(_, running)| order.supersedes(running));
-    if let Some((other, _)) = superseded
-        && let Some(other) = roster.operations.get_mut(&other)
-    {
-        other.state = OperationState::Cancelled;
-        other.note = format!("given up for operation {id}");
-        other.changed_at = now;
-    }
-    let (node, replaces, valid) = match order {
-        Order::Add { valid, .. } => (invite(roster, now), None, Some(*valid)),
-        Order::Replace { node, valid } => (invite(roster, now), Some(*node), Some(*valid)),
-        Order::Promote { node }
-        | Order::Demote { node, .. }
-        | Order::Drain { node }
-        | Order::Undrain { node }
-        | Order::Remove { node, .. } => (*node, None, None),
-        Order::Cancel { .. } | Order::Transfer { .. } | Order::Checkpoint { .. } => {
-            (NodeId(0), None, None)
-        }
-    };
-    let ticket = valid.map(|valid| Ticket {
-        print: print_of(tag_key, id, secret),
-        expires_at: UnixMs(
-            now.0.saturating_add(u64::try_from(valid.as_millis()).unwrap_or(u64::MAX)),
-        ),
-    });
-    let state =
-        if ticket.is_some() { OperationState::Waiting } else { OperationState::Running };
-    let first = steps_of(kind).first().copied().unwrap_or(OperationStep::End);
-    let operation = NodeOperation {
-        kind,
-        node,
-        replaces,
-        state,
-        step: first,
-        note: String::new(),
-        ticket,
-        begun_at: now,
-        changed_at: now,
-    };
-    roster.operations.insert(id, operation);
-    // One that was invited and never came has nothing to be taken out of.
-    let never_came = roster.nodes.get(&node).is_some_and(|seat| seat.role == SeatRole::Invited);
-    if kind == OperationKind::Remove && never_came {
-        let invitations = roster.operations.values_mut();
-        for other in invitations.filter(|one| one.node == node && one.ticket.is_some()) {
-            other.state = OperationState::Cancelled;
-            other.ticket = None;
-        }
-        roster.nodes.remove(&node);
-        enter(roster, id, OperationStep::End, "it had not come", now);
-    } else {
-        enter(roster, id, first, "", now);
-    }
-    id
-}
-
-/// Gives an id.
-fn invite(roster: &mut Roster, now: UnixMs) -> NodeId {
-    let node = NodeId(roster.next_node);
-    roster.next_node = roster.next_node.saturating_add(1);
-    roster.nodes.insert(node, Seat { since: now, ..Seat::default() });
-    node
-}
-
-/// Gives up an operation whose machine has not come, or that waits for its turn.
-pub(crate) fn cancel(roster: &mut Roster, id: u64, now: UnixMs) -> Result<(), Rejected> {
-    let rule = |name, words| Rejected::Rule(Rule { name, words });
-    let Some(operation) = roster.operations.get_mut(&id) else {
-        return Err(rule("operation-is-known", format!("there is no operation {id}")));
-    };
-    match operation.state {
-        OperationState::Waiting => {}
-        OperationState::Queued | OperationState::Running => {
-            let words = format!(
-                "operation {id} has begun: it goes on, or `holdfast node remove {}` takes the \
-                 node out again",
-                operation.node
-            );
-            return Err(rule("operation-waits", words));
-        }
-        OperationState::Done | OperationState::Cancelled => {
-            return Err(rule("operation-waits", format!("operation {id} has ended")));
-        }
-    }
-    operation.state = OperationState::Cancelled;
-    operation.note = "cancelled".to_owned();
-    operation.ticket = None;
-    operation.changed_at = now;
-    let node = operation.node;
-    if roster.nodes.get(&node).is_some_and(|seat| seat.role == SeatRole::Invited) {
-        roster.nodes.remove(&node);
-    }
-    roster.forget_old();
-    Ok(())
 }

@@ -283,9 +283,8 @@ fn remove(
 
 fn replace(node: NodeId, sight: &Sight, warnings: &mut Vec<String>) -> Result<String, Rule> {
     let named = voter(node, sight)?;
-    let other = |one: &crate::ledger::NodeOperation| {
-        one.replaces == Some(node) && !one.state.has_ended()
-    };
+    let other =
+        |one: &crate::ledger::NodeOperation| one.replaces == Some(node) && !one.state.has_ended();
     if let Some((id, _)) = sight.roster.operations.iter().find(|(_, one)| other(one)) {
         return broken(
             "one-replacement",
@@ -300,7 +299,9 @@ fn replace(node: NodeId, sight: &Sight, warnings: &mut Vec<String>) -> Result<St
     if alive < needs && !sight.is_alive(node) {
         return broken(
             "quorum",
-            format!("only {alive} of {all} voters are alive: needs {needs}. Start the others first"),
+            format!(
+                "only {alive} of {all} voters are alive: needs {needs}. Start the others first"
+            ),
         );
     }
     if sight.is_alive(node) {
@@ -375,15 +376,11 @@ mod tests {
         let promote = || Order::Promote { node: NodeId(6) };
         let replace = |node| Order::Replace { node: NodeId(node), valid };
         let drain = |node| Order::Drain { node: NodeId(node) };
-        let cases: Vec<(&str, Order, Sight, Result<usize, (&str, &str)>)> = vec![
+        type Expected = Result<usize, (&'static str, &'static str)>;
+        let cases: Vec<(&str, Order, Sight, Expected)> = vec![
             ("five to four", remove(5), sight(&VOTERS, &[1, 2, 3, 4, 5]), Ok(3)),
             ("a dead one of five", remove(5), sight(&VOTERS, &[1, 2, 3, 4]), Ok(3)),
-            (
-                "four voters of which three live",
-                remove(4),
-                sight(&VOTERS[..4], &[1, 2, 3]),
-                Ok(3),
-            ),
+            ("four voters of which three live", remove(4), sight(&VOTERS[..4], &[1, 2, 3]), Ok(3)),
             (
                 "a live one of three, one dead",
                 remove_all_the_same(2),
@@ -418,12 +415,7 @@ mod tests {
                 Err(("node-answers", "does not answer")),
             ),
             ("a dead one is replaced", replace(3), sight(three, &[1, 2]), Ok(6)),
-            (
-                "one of three is drained",
-                drain(3),
-                sight(three, &[1, 2, 3]),
-                Ok(1),
-            ),
+            ("one of three is drained", drain(3), sight(three, &[1, 2, 3]), Ok(1)),
             (
                 "one of three is drained, one dead",
                 drain(2),

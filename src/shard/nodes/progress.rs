@@ -143,9 +143,7 @@ pub fn standing_of(
             Some(_) => (false, "waiting for `holdfast serve --join URL --token TOKEN`".to_owned()),
             None => (true, String::new()),
         },
-        OperationStep::Learn => {
-            everywhere(sight, |one| one.settled && one.members.contains(&node))
-        }
+        OperationStep::Learn => everywhere(sight, |one| one.settled && one.members.contains(&node)),
         OperationStep::CatchUp => caught_up(node, sight),
         OperationStep::Promote => {
             let wanted = sight.voters();
@@ -223,7 +221,11 @@ fn caught_up(node: NodeId, sight: &Sight) -> (bool, String) {
     }
     let words = format!(
         "{done} of {all} shards; {behind} entries behind in the others{}",
-        if unknown > 0 { format!(", {unknown} of them without a leader now") } else { String::new() }
+        if unknown > 0 {
+            format!(", {unknown} of them without a leader now")
+        } else {
+            String::new()
+        }
     );
     (false, words)
 }
