@@ -163,7 +163,7 @@ impl Client {
         {
             let mut books = books.lock();
             let book = books.keys.get_mut(&key).expect("opened");
-            (book.unknown, book.echoed) = (book.unknown + 1, true);
+            book.unknown += 1;
         }
         drop(runtime::life::spawn_in_the_world(async move {
             let sent = moment();
