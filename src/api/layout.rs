@@ -88,6 +88,10 @@ pub struct RegionStock {
     pub floor: u64,
     /// Over how many buckets it is spread.
     pub buckets: u16,
+    /// Which of them serves a buyer, so that a caller can go straight to its leader: the one at
+    /// place XXH3-64(bytes of the buyer, or of the key when none is named; this seed, in hex)
+    /// modulo `buckets` among the region's buckets as listed. Never changes.
+    pub buyers_seed: String,
     /// Whether it takes no more holds.
     pub closed: bool,
     /// Units that a placement could take.

@@ -99,6 +99,7 @@ impl Seen {
                     quota: plan.map_or(0, |plan| plan.quota),
                     floor: info.floor,
                     buckets: plan.map_or(0, |plan| plan.buckets),
+                    buyers_seed: format!("{:016x}", item.buyers_seed(info.ordinal)),
                     closed: info.closed,
                     ..api::RegionStock::default()
                 },

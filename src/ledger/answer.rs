@@ -422,6 +422,12 @@ impl ItemView {
         of_region().nth(usize::from(place)).copied()
     }
 
+    /// Returns the seed with which a region's buyers are hashed: a buyer (or key) belongs to the
+    /// region's bucket at XXH3-64 of its bytes, modulo the number of its buckets.
+    pub fn buyers_seed(&self, region: RegionOrdinal) -> u64 {
+        super::receipts::seed_of(self.number, region)
+    }
+
     /// Returns the shards whose copies have not answered [`ItemView::config`].
     pub fn behind(&self) -> impl Iterator<Item = ShardId> {
         self.copies.iter().filter(|copy| copy.revision < self.config).map(|copy| copy.shard)

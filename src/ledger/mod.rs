@@ -37,6 +37,8 @@ mod query;
 mod receipts;
 mod record;
 mod record_bytes;
+mod roll;
+mod roster;
 mod scope;
 mod segment;
 mod settle;
@@ -55,6 +57,8 @@ pub use command::*;
 pub use hold::{HoldId, HoldIdText, NotAHoldId};
 pub use ids::*;
 pub use query::*;
+pub use roll::RollEntry;
+pub use roster::*;
 pub use scope::*;
 pub use spread_items::ItemCursor;
 
@@ -69,6 +73,9 @@ use cut::Walked;
 use item::{Item, ItemKey};
 use page::{Kind, PAGE_VERSION, PageId};
 use record::{Record, Standing};
+use roster::RosterPage;
+
+use crate::planted::{Fault, planted};
 
 /// What every replica of every shard agrees on for the life of the cluster; part of its identity.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -100,6 +107,7 @@ pub struct Ledger {
     next_item: u64,
     books: Books,
     meta_hashed: u128,
+    roster: RosterPage,
 }
 
 /// What is written of the ledger itself.
@@ -164,6 +172,7 @@ impl Ledger {
             next_item: 1,
             books: Books::new(shard, settings),
             meta_hashed: 0,
+            roster: RosterPage::default(),
         };
         ledger.books.pages.touch(PageId::META, || None);
         ledger.settle();
@@ -186,7 +195,11 @@ impl Ledger {
         let meta = self.meta();
         self.books.pages.touch(PageId::META, || Some(encode_meta(&meta)));
         self.books.index = index;
-        self.books.now = self.books.now.max(batch.stamp);
+        self.books.now = if planted(Fault::TimeGoesBack) {
+            batch.stamp
+        } else {
+            self.books.now.max(batch.stamp)
+        };
         self.books.swept = 0;
         self.sweep_due();
         self.forget_old(batch.commands.len());
@@ -248,6 +261,7 @@ impl Ledger {
             Command::DeleteAbort(delete) => self.delete_abort(delete),
             Command::DeleteCommit(delete) => self.delete_commit(delete),
             Command::MoveStock(send) => self.move_stock(send),
+            Command::SetRoster(set) => self.set_roster(set),
         }
     }
 
@@ -290,6 +304,7 @@ impl Ledger {
             Command::DeleteAbort(delete) => self.judge_delete_abort(delete).map(nothing),
             Command::DeleteCommit(delete) => self.judge_delete_commit(delete).map(nothing),
             Command::MoveStock(send) => self.judge_move(send).map(|plan| plan.demand),
+            Command::SetRoster(set) => self.judge_roster(set).map(nothing),
         };
         match decided {
             Ok(demand) => Foreseen::Admit(demand),
@@ -437,6 +452,7 @@ impl Ledger {
             Kind::Pairs => bucket()?.encode_pairs(number?),
             Kind::Floors => bucket()?.encode_floors(number?),
             Kind::Records => bucket()?.encode_records(page.slot, page.number),
+            Kind::Roster => self.roster.encode(),
         }
     }
 

@@ -38,8 +38,12 @@ pub(super) fn place_of(
     if places <= 1 {
         return 0;
     }
-    let seed = SEED_PLACE ^ item.0.rotate_left(24) ^ u64::from(region.0);
-    remainder(xxh3_64_with_seed(buyer_or_key.as_bytes(), seed), places)
+    remainder(xxh3_64_with_seed(buyer_or_key.as_bytes(), seed_of(item, region)), places)
+}
+
+/// The seed of the hash that gives a region's buyers to its buckets.
+pub(super) fn seed_of(item: ItemNumber, region: RegionOrdinal) -> u64 {
+    SEED_PLACE ^ item.0.rotate_left(24) ^ u64::from(region.0)
 }
 
 /// The slot of a buyer (or key) within a bucket.

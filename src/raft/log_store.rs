@@ -8,6 +8,7 @@ use openraft::storage::{IOFlushed, RaftLogStorage};
 use openraft::type_config::alias::{EntryOf, LogIdOf, VoteOf};
 use openraft::{LogState, OptionalSend, RaftLogReader};
 
+use super::appended::Appended;
 use super::entry::{TypeConfig, from_log, log_id_of, position_of, to_log};
 use crate::codec;
 use crate::ledger::LogIndex;
@@ -17,13 +18,19 @@ use crate::storage::ShardLog;
 #[derive(Clone, Debug)]
 pub(crate) struct LogStore {
     log: ShardLog,
+    appended: Appended,
     /// The most bytes of entries that one read for replication returns.
     read_bytes_max: usize,
 }
 
 impl LogStore {
     pub(crate) fn new(log: ShardLog, read_bytes_max: usize) -> LogStore {
-        LogStore { log, read_bytes_max }
+        LogStore { log, appended: Appended::default(), read_bytes_max }
+    }
+
+    /// Returns how far the log goes, for those who send it on.
+    pub(super) fn appended(&self) -> Appended {
+        self.appended.clone()
     }
 
     fn read(&self, from: u64, to: u64, bytes: usize) -> io::Result<Vec<EntryOf<TypeConfig>>> {
@@ -95,7 +102,12 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         let entries: Result<Vec<_>, _> = entries.into_iter().map(|e| to_log(&e)).collect();
         let entries = entries.map_err(io::Error::other)?;
         let done = Box::new(move |result| callback.io_completed(result));
-        self.log.append_when_room(entries, done).await
+        let last = entries.last().map(|entry| entry.position.index.0);
+        self.log.append_when_room(entries, done).await?;
+        if let Some(last) = last {
+            self.appended.note(last);
+        }
+        Ok(())
     }
 
     async fn truncate_after(&mut self, last: Option<LogIdOf<TypeConfig>>) -> io::Result<()> {

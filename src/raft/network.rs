@@ -23,6 +23,7 @@ use parking_lot::RwLock;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::appended::Appended;
 use super::entry::{Member, TypeConfig};
 use super::snapshot::{CHUNK_BYTES, SnapshotHandle, WirePage, header_of};
 use crate::codec;
@@ -60,6 +61,11 @@ impl PeerBook {
         PeerBook { members: Arc::new(RwLock::new(members)) }
     }
 
+    /// Puts these members in the place of all others.
+    pub fn replace(&self, members: BTreeMap<NodeId, Member>) {
+        *self.members.write() = members;
+    }
+
     /// Tells whether this pair is a member's.
     pub fn knows(&self, peer: &PeerId) -> bool {
         let members = self.members.read();
@@ -88,17 +94,23 @@ fn address(node: NodeId, member: &Member) -> Address {
 pub(crate) struct Peers {
     network: Network,
     shard: ShardId,
+    appended: Appended,
 }
 
 impl Peers {
-    pub(crate) fn new(network: Network, shard: ShardId) -> Peers {
-        Peers { network, shard }
+    pub(super) fn new(network: Network, shard: ShardId, appended: Appended) -> Peers {
+        Peers { network, shard, appended }
     }
 
     fn client(&self, target: u64, member: &Member, appends: Lane) -> Client {
         let link =
             |lane| self.network.link(address(NodeId(target), member), Some(self.shard), lane);
-        Client { votes: link(Lane::Vote), appends: link(appends), snapshots: link(Lane::Snapshot) }
+        Client {
+            votes: link(Lane::Vote),
+            appends: link(appends),
+            snapshots: link(Lane::Snapshot),
+            appended: self.appended.clone(),
+        }
     }
 }
 
@@ -119,6 +131,7 @@ pub(crate) struct Client {
     votes: Link,
     appends: Link,
     snapshots: Link,
+    appended: Appended,
 }
 
 type RpcResult<T> = Result<T, RPCError<TypeConfig>>;
@@ -180,9 +193,11 @@ impl RaftNetworkV2<TypeConfig> for Client {
     {
         let appends = Appends {
             link: self.appends.clone(),
+            appended: self.appended.clone(),
             option,
             input: Some(input),
             sent: VecDeque::new(),
+            sent_to: 0,
             ended: false,
         };
         Box::pin(async move {
@@ -270,12 +285,16 @@ async fn send_checkpoint(
 }
 
 /// The pipelined stream of appends to one peer: requests go out in order as they come, and results
-/// come back in the same order.
+/// come back in the same order. While some are unanswered the next one is asked for only when it
+/// brings entries: what else it would tell, a commit, can wait for them.
 struct Appends<S> {
     link: Link,
+    appended: Appended,
     option: RPCOption,
     input: Option<S>,
     sent: VecDeque<Pending>,
+    /// The index that the last request went up to.
+    sent_to: u64,
     ended: bool,
 }
 
@@ -285,6 +304,8 @@ impl<S> Appends<S> {
         let body = encode(request)?;
         let pending = self.link.send(kind::APPEND, body, deadline);
         self.sent.push_back(pending);
+        let last = request.entries.last().map(|entry| entry.log_id).or(request.prev_log_id);
+        self.sent_to = last.map_or(0, |last| last.index());
         Ok(())
     }
 }
@@ -302,6 +323,10 @@ where
         }
         while this.sent.len() < APPENDS_IN_FLIGHT {
             let Some(input) = &mut this.input else { break };
+            let (sent_to, target) = (this.sent_to, this.link.to().node.0);
+            if !this.sent.is_empty() && !this.appended.is_beyond(sent_to, target, cx.waker()) {
+                break;
+            }
             match Pin::new(input).poll_next(cx) {
                 Poll::Ready(Some(request)) => {
                     if let Err(error) = this.send(&request) {
@@ -314,6 +339,7 @@ where
             }
         }
         let Some(pending) = this.sent.front_mut() else {
+            // Nothing is under way, so the input was asked.
             return if this.input.is_none() { Poll::Ready(None) } else { Poll::Pending };
         };
         let Poll::Ready(answer) = Pin::new(pending).poll(cx) else { return Poll::Pending };

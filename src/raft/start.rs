@@ -140,7 +140,7 @@ pub async fn start_group(
         electable: AtomicBool::new(options.electable),
     };
     let store = LogStore::new(log, options.append_bytes_max);
-    let peers = Peers::new(network, shard);
+    let peers = Peers::new(network, shard, store.appended());
     let config = config(&options).map_err(|error| StartError::Raft { shard, why: error })?;
     let raft = openraft::Raft::new(options.node.0, Arc::new(config), peers, store, machine)
         .await

@@ -19,6 +19,7 @@ use crate::ledger::{
     Answer, CommitPoint, Foreseen, Found, LeaderId, Ledger, PauseReason, Query, Receipt, Refusal,
     Scope, ShardId,
 };
+use crate::planted::{Fault, planted};
 use crate::raft::{AppliedState, PackedCommand, Replica};
 use crate::storage::LogPosition;
 
@@ -176,6 +177,7 @@ impl Gate {
         let key = flight_key(&state.ledger, command.scope());
         if let Some(key) = key
             && self.flights.holds(key)
+            && !planted(Fault::KeyNotJoined)
         {
             return Judged::Join(key);
         }
@@ -189,6 +191,11 @@ impl Gate {
                 Err(reason) => Judged::Reply(reply(Outcome::Paused(reason))),
             },
             Foreseen::Admit(demand) => match self.flights.weigh(&demand) {
+                Err(_) if refuses_in_flight(key.is_some_and(|key| self.flights.holds(key))) => {
+                    let sold_out = Refusal::SoldOut { may_return: false };
+                    let answer = Outcome::Answered(Answer::Refused(sold_out));
+                    Judged::Reply(self.stand_on(answer, applied))
+                }
                 Err(_) => Judged::Park,
                 Ok(()) => match may_propose {
                     Ok(_) => Judged::Admit(Claim { key, demand }),
@@ -277,6 +284,11 @@ impl Gate {
     }
 }
 
+/// Whether a fault is planted that refuses what units in flight stand in the way of.
+fn refuses_in_flight(own_key_is_in_flight: bool) -> bool {
+    planted(Fault::RefusesInFlight) || own_key_is_in_flight && planted(Fault::KeyNotJoined)
+}
+
 /// Names the scope of a command's key.
 pub(crate) fn flight_key(ledger: &Ledger, scope: Scope<'_>) -> Option<FlightKey> {
     FlightKey::of(scope, |name| ledger.default_region(name))
@@ -361,11 +373,13 @@ pub(crate) fn receipt_of(
         | Found::Items(_)
         | Found::Availability(_)
         | Found::Audit(_)
+        | Found::Recount(_)
         | Found::Holds { .. }
         | Found::SoldOut(_)
         | Found::Levels(_)
         | Found::Copy(_)
         | Found::Duties(_)
+        | Found::Roster { .. }
         | Found::NotFound => None,
     }
 }

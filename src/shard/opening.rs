@@ -153,6 +153,11 @@ impl ShardService {
         self.place.fence.leadership().is_some()
     }
 
+    /// Tells whether nobody is known to lead it: this node does not, and hears no leader.
+    pub fn is_leaderless(&self) -> bool {
+        self.place.fence.leader_is_silent()
+    }
+
     /// Changes what is told of the comparison of digests.
     pub fn note_digests(&self, change: impl FnOnce(&mut DigestStatus)) {
         change(&mut self.place.digests.lock());
@@ -215,6 +220,11 @@ impl ShardService {
             figures: read.ledger.figures(),
             traffic: self.place.meter.traffic(),
             checkpoint: checkpoint.map(|at| at.index).unwrap_or_default(),
+            checkpoint_age_ms: self
+                .place
+                .replica
+                .checkpoint_age()
+                .map(|age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX)),
             checkpoint_bytes: bytes,
             checkpoint_failures,
             checkpoint_trouble,

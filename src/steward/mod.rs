@@ -7,11 +7,13 @@ mod comparison;
 mod delivery;
 mod lowering;
 mod policy;
+mod resize;
 
 pub use balance::Balance;
 pub use comparison::Comparison;
 pub use delivery::Delivery;
 pub use policy::RunOut;
+pub use resize::Resize;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,8 +44,6 @@ pub struct StewardRules {
     pub checkpoint_every: Duration,
     /// Replicas are compared this often while anything changes.
     pub compare_every: Duration,
-    /// The node that leads this shard when all is well.
-    pub preferred: NodeId,
     /// This node.
     pub own: NodeId,
 }
@@ -129,7 +129,8 @@ impl Steward {
 
     /// Brings leadership to its preferred node when that is caught up, at most once a minute.
     async fn move_leadership(&mut self) {
-        let (own, preferred) = (self.rules.own, self.rules.preferred);
+        let own = self.rules.own;
+        let Some(preferred) = self.router.preferred(self.shard.shard()) else { return };
         let rested = runtime::now() - self.moved_at > MOVE_EVERY;
         if own == preferred || !rested || !self.shard.leads() {
             return;

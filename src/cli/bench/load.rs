@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use super::moments::{Tail, Timeline};
 use super::request::{Requests, field, results_of, slug_of};
+use super::routes::Routes;
 use super::tally::{KeyRange, Tally};
 use super::wire::{Head, Wire, WireError};
 use super::{Failure, Mode};
@@ -36,6 +38,8 @@ pub(super) struct Plan {
     pub(super) ids_max: usize,
     /// Connections go round all nodes instead of to one leader.
     pub(super) round: bool,
+    /// Single placements go straight to the leaders of their buyers' buckets.
+    pub(super) routes: Option<Arc<Routes>>,
 }
 
 /// What all connections share.
@@ -58,44 +62,15 @@ pub(super) struct Shared {
     pub(super) granted_again: OnceLock<Instant>,
     /// How the last units go, in `tail`.
     pub(super) tail: Tail,
-}
-
-/// How the last units went.
-#[derive(Debug, Default)]
-pub(super) struct Tail {
-    /// Units whose grant begins the last hundredth.
-    pub(super) from: u64,
-    /// Units that there are.
-    pub(super) total: u64,
-    pub(super) began: OnceLock<Instant>,
-    pub(super) ended: OnceLock<Instant>,
-}
-
-impl Tail {
-    /// The tail of so many units.
-    pub(super) fn of(total: u64) -> Tail {
-        Tail { from: total - total.div_ceil(100), total, ..Tail::default() }
-    }
-
-    fn granted(&self, count: u64, at: Instant) {
-        if count >= self.from {
-            self.began.get_or_init(|| at);
-        }
-        if count >= self.total {
-            self.ended.get_or_init(|| at);
-        }
-    }
-
-    /// How long the last hundredth took; `None` while units are left.
-    pub(super) fn took(&self) -> Option<Duration> {
-        Some(*self.ended.get()? - *self.began.get()?)
-    }
+    /// Grants in each tenth of a second.
+    pub(super) timeline: Timeline,
 }
 
 impl Shared {
     pub(super) fn new(plan: Plan, nodes: Vec<SocketAddr>, target: SocketAddr) -> Shared {
         let measure_from = now() + plan.warm_up;
         let until = measure_from + plan.duration;
+        let timeline = Timeline::of(plan.warm_up + plan.duration);
         Shared {
             plan,
             nodes,
@@ -110,7 +85,13 @@ impl Shared {
             killed: OnceLock::new(),
             granted_again: OnceLock::new(),
             tail: Tail::default(),
+            timeline,
         }
+    }
+
+    /// When measuring begins.
+    pub(super) fn measure_from(&self) -> Instant {
+        self.measure_from
     }
 
     fn over(&self) -> bool {
@@ -182,7 +163,8 @@ async fn connect_all(shared: Arc<Shared>, connections: usize) -> Tally {
         tasks.push(spawn(async move {
             let round = shared.plan.round.then_some(number);
             let tally = Tally::new(ids_each);
-            let mut lane = Lane { shared, wire: None, request: Vec::new(), tally, round };
+            let (wire, parked, request, shard) = (None, Vec::new(), Vec::new(), None);
+            let mut lane = Lane { shared, wire, parked, request, tally, round, shard };
             lane.run().await;
             lane.tally
         }));
@@ -201,10 +183,14 @@ async fn connect_all(shared: Arc<Shared>, connections: usize) -> Tally {
 struct Lane {
     shared: Arc<Shared>,
     wire: Option<(SocketAddr, Wire)>,
+    /// Open connections to other nodes.
+    parked: Vec<(SocketAddr, Wire)>,
     request: Vec<u8>,
     tally: Tally,
     /// Its turn among the nodes, when connections go round them.
     round: Option<usize>,
+    /// The shard that the request belongs to, when that is known.
+    shard: Option<usize>,
 }
 
 /// An answered request.
@@ -218,7 +204,9 @@ impl Lane {
     async fn run(&mut self) {
         while !self.shared.over() && now() < self.shared.until {
             match self.shared.plan.mode {
-                Mode::Unary | Mode::SoldOut | Mode::Tail | Mode::Empty => self.place_one().await,
+                Mode::Unary | Mode::SoldOut | Mode::Tail | Mode::Empty | Mode::Rolling => {
+                    self.place_one().await;
+                }
                 Mode::Batch | Mode::Preload | Mode::Restart => self.place_batch().await,
                 Mode::LifeCycle => self.live().await,
             }
@@ -228,6 +216,7 @@ impl Lane {
     /// Sends `self.request`; `None` when there is no answer (then it says whether it was sent).
     async fn send(&mut self) -> Result<Sent, bool> {
         let target = self.target();
+        self.take_wire(target);
         if self.wire.as_ref().is_none_or(|(address, _)| *address != target) {
             match timeout(ANSWER_WITHIN, Wire::connect(target)).await {
                 Ok(Ok(wire)) => self.wire = Some((target, wire)),
@@ -243,7 +232,29 @@ impl Lane {
         }
     }
 
+    /// Goes on with the connection to this node that was opened before, if any.
+    fn take_wire(&mut self, target: SocketAddr) {
+        if self.wire.as_ref().is_some_and(|(address, _)| *address == target) {
+            return;
+        }
+        let known = self.parked.iter().position(|(address, _)| *address == target);
+        let known = known.map(|at| self.parked.swap_remove(at));
+        if let Some(left) = std::mem::replace(&mut self.wire, known)
+            && self.shared.plan.routes.is_some()
+        {
+            self.parked.push(left);
+        }
+    }
+
+    /// Where the request goes straight to.
+    fn route(&self) -> Option<(&Routes, usize)> {
+        self.shared.plan.routes.as_deref().zip(self.shard)
+    }
+
     fn target(&self) -> SocketAddr {
+        if let Some(leader) = self.route().and_then(|(routes, shard)| routes.leader(shard)) {
+            return leader;
+        }
         let nodes = &self.shared.nodes;
         let own = self.round.and_then(|turn| nodes.get(turn % nodes.len().max(1)));
         own.copied().unwrap_or_else(|| self.shared.target())
@@ -251,6 +262,9 @@ impl Lane {
 
     async fn lost(&mut self, target: SocketAddr, sent: bool) -> bool {
         self.wire = None;
+        if let Some((routes, shard)) = self.route() {
+            routes.leave(shard, target);
+        }
         match &mut self.round {
             Some(turn) => *turn += 1,
             None => self.shared.leave(target),
@@ -266,6 +280,9 @@ impl Lane {
         let redirected = (300..400).contains(&head.status);
         let leader = if redirected { wire.location(head) } else { wire.leader(head) };
         let stays = self.round.is_some();
+        if let (Some((routes, shard)), Some(leader)) = (self.route(), leader) {
+            routes.learn(shard, leader);
+        }
         if let Some(leader) = leader.filter(|leader| leader != address && !stays) {
             self.shared.go_to(leader);
         }
@@ -290,6 +307,7 @@ impl Lane {
 
     fn granted(&mut self, sent: &Sent, units: u64, within: bool) {
         self.tally.placed += units;
+        self.shared.timeline.granted(units, sent.ended);
         let placed = self.shared.placed.fetch_add(units, Ordering::Relaxed) + units;
         if self.shared.plan.mode == Mode::Tail {
             self.shared.tail.granted(placed, sent.ended);
@@ -313,7 +331,12 @@ impl Lane {
     /// Places one unit; returns the hold's id when it was granted.
     async fn place(&mut self) -> Option<String> {
         let key = self.shared.next_key.fetch_add(1, Ordering::Relaxed);
-        self.shared.plan.requests.place(key, &mut self.request);
+        let plan = &self.shared.plan;
+        plan.requests.place(key, &mut self.request);
+        self.shard = plan
+            .routes
+            .as_ref()
+            .map(|routes| routes.shard_of(plan.requests.region_at(key), &plan.requests.buyer(key)));
         loop {
             let sent = match self.send().await {
                 Ok(sent) => sent,
@@ -384,6 +407,7 @@ impl Lane {
         let count = self.shared.plan.requests.batch();
         let first = self.shared.next_key.fetch_add(count, Ordering::Relaxed);
         self.shared.plan.requests.place_batch(first, &mut self.request);
+        self.shard = None;
         loop {
             let sent = match self.send().await {
                 Ok(sent) => sent,
@@ -568,6 +592,7 @@ mod tests {
             holds: Some(holds),
             ids_max: 1_000,
             round: false,
+            routes: None,
         };
         let shared = Arc::new(Shared::new(plan, vec![target], target));
         let ended = start(&shared).expect("it starts");

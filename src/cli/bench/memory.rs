@@ -32,7 +32,7 @@ pub(super) async fn run(mut bench: Bench, reach: &Reach) -> Result<(), Failure> 
     plan.holds = Some(bench.holds);
     let requests = plan.requests.clone();
     let before = resident(&field.pids());
-    let ran = run::drive(&bench, plan, &mut field, stage.leader).await?;
+    let ran = run::drive(&bench, plan, &mut field, stage.leader, reach).await?;
     let after = resident(&field.pids());
     let placed = ran.tally.placed.max(1);
     let each: Vec<_> = before

@@ -7,8 +7,11 @@ mod empty;
 mod load;
 mod machine;
 mod memory;
+mod moments;
 mod report;
 mod request;
+mod rolling;
+mod routes;
 mod run;
 mod scrape;
 mod tally;
@@ -45,6 +48,8 @@ pub(super) enum Mode {
     Empty,
     /// Places `--holds` holds and tells the memory of each (needs --cluster).
     Preload,
+    /// Restarts every node in turn under `--rate` placements a second (needs --cluster).
+    Rolling,
     /// Preloads, stops all nodes, and tells how long they take to serve again (needs --cluster).
     Restart,
 }
@@ -56,8 +61,11 @@ pub(super) enum Mode {
   holdfast bench sold-out --compare-empty --cluster 3
   holdfast bench unary --kill-leader --cluster 3
   holdfast bench restart --holds 1000000 --cluster 3
+  holdfast bench rolling --rate 5000 --cluster 3
   holdfast bench unary --buckets 4 --cluster 3
   holdfast bench batch --batch 1000 --buckets 4 --skew 50 --cluster 3
+  holdfast bench unary --buckets 8 --kill-leader --cluster 3
+  holdfast bench unary --buckets 4 --total 2000000 --skew 50 --cluster 3
   holdfast bench tail --buckets 4 --total 10000 --cluster 3
   holdfast bench --url http://n1:7101,http://n2:7101,http://n3:7101 --json
 
@@ -82,13 +90,19 @@ pub(super) struct Bench {
     /// Units of the new item.
     #[arg(long, value_parser = super::item::quantity, default_value = "1000000000000")]
     total: u64,
-    /// Over how many shards the new item is spread; connections go round all nodes then.
+    /// Over how many shards the new item is spread (a cluster of its own gets as many). Single
+    /// placements go straight to the leaders of their buyers' buckets then, batches round all
+    /// nodes.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     buckets: u16,
     /// Regions of the new item (r0, r1, …), each spread over `--buckets`; buyers belong to them in
     /// turn.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16))]
     regions: u16,
+    /// Placements of a spread item go round all nodes, which forward them, instead of straight to
+    /// the leaders.
+    #[arg(long)]
+    any_node: bool,
     /// Percent of the placements that one buyer makes: all of them meet the same bucket.
     #[arg(long, default_value_t = 0, value_name = "PERCENT",
         value_parser = clap::value_parser!(u8).range(0..=100))]
@@ -99,6 +113,10 @@ pub(super) struct Bench {
     /// Operations a request in `batch`, `preload` and `restart`.
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=1_000))]
     batch: u64,
+    /// Placements a second in `rolling`, due at that rate whatever the answers do.
+    #[arg(long, default_value_t = 5_000,
+        value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    rate: u64,
     /// Threads of the load generator, each with its own event loop.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: u16,
@@ -120,7 +138,8 @@ pub(super) struct Bench {
     /// Measure an empty handler first, with the same client, and tell the ratio.
     #[arg(long)]
     compare_empty: bool,
-    /// Kill the leader (kill -9) half-way and tell the time to the next grant (needs --cluster).
+    /// Kill the leader (kill -9) half-way, tell the time to the next grant, and of a spread item
+    /// what was kept of its grants in the second from then on (needs --cluster).
     #[arg(long, requires = "cluster")]
     kill_leader: bool,
 }
@@ -140,8 +159,13 @@ impl Bench {
         self.buckets > 1 || self.regions > 1
     }
 
+    /// Whether placements go to their buckets' leaders: those of one bucket do anyway.
+    fn goes_straight(&self) -> bool {
+        self.is_spread() && !self.any_node
+    }
+
     pub(super) async fn run(self, reach: Reach) -> Result<(), Failure> {
-        let needs_cluster = matches!(self.mode, Mode::Preload | Mode::Restart);
+        let needs_cluster = matches!(self.mode, Mode::Preload | Mode::Restart | Mode::Rolling);
         if needs_cluster && self.cluster.is_none() {
             return Err(Failure::Usage("this measurement needs --cluster N".into()));
         }
@@ -161,6 +185,7 @@ impl Bench {
     async fn measure(self, reach: &Reach) -> Result<(), Failure> {
         match self.mode {
             Mode::Preload | Mode::Restart => memory::run(self, reach).await,
+            Mode::Rolling => rolling::run(self, reach).await,
             Mode::Empty => run::empty_only(self, reach).await,
             Mode::Unary | Mode::Batch | Mode::SoldOut | Mode::LifeCycle | Mode::Tail => {
                 run::measure(self, reach).await

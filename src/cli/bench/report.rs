@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use super::super::demo::span;
 use super::super::output::table;
 use super::machine::CpuUse;
-use super::scrape::Proposed;
+use super::moments::Around;
+use super::scrape::{Moved, Proposed};
 use super::tally::Tally;
 use super::verdict::Verdict;
 use super::{Bench, Mode};
@@ -30,6 +31,10 @@ pub(super) struct Report {
     pub(super) cpu: Option<CpuUse>,
     pub(super) empty_per_second: Option<f64>,
     pub(super) failover: Option<Option<Duration>>,
+    /// The grants around the kill.
+    pub(super) around: Option<Around>,
+    /// What moved between the buckets of a spread item while it was measured.
+    pub(super) moved: Option<Moved>,
     /// How long the last hundredth of the units took, in `tail`; `None` within: it was not sold.
     pub(super) tail: Option<Option<Duration>>,
     pub(super) verdict: Option<Verdict>,
@@ -71,6 +76,10 @@ impl Report {
             "empty_handler_per_s": self.empty_per_second,
             "of_empty_handler": self.ratio(),
             "failover_ms": self.failover.flatten().map(|gap| gap.as_secs_f64() * 1e3),
+            "kept_in_the_second_of_the_kill": self.around.as_ref().map(Around::kept),
+            "grants_per_100_ms_around_the_kill": self.around.as_ref().map(|seen| &seen.slots),
+            "transfers": self.moved.map(|moved| moved.transfers),
+            "transfers_per_unit": self.transfers_per_unit(),
             "tail_ms": self.tail.flatten().map(|took| took.as_secs_f64() * 1e3),
             "audit": verdict.map(|verdict| &verdict.audit),
             "unknown_made_a_hold": verdict.map(|verdict| verdict.unknown_made),
@@ -101,6 +110,16 @@ impl Report {
             Some(None) => row("leader killed", "no grant after it".into()),
             None => {}
         }
+        if let Some(seen) = &self.around {
+            row("grants each 100 ms", slots_words(seen));
+            let kept = seen.kept();
+            let before = grouped(seen.before_per_s);
+            row("kept", format!("{kept:.2} of {before}/s in the second from the kill on"));
+        }
+        if let (Some(moved), Some(each)) = (self.moved, self.transfers_per_unit()) {
+            let (transfers, units) = (grouped(moved.transfers), grouped(moved.units));
+            row("transfers", format!("{transfers} of {units} units: {each:.5} a unit granted"));
+        }
         match self.tail {
             Some(Some(took)) => row("the last hundredth", format!("sold within {}", span(took))),
             Some(None) => row("the last hundredth", "was not sold".into()),
@@ -113,6 +132,11 @@ impl Report {
             row("audit", verdict_words(verdict));
         }
         shown
+    }
+
+    fn transfers_per_unit(&self) -> Option<f64> {
+        let granted = self.tally.granted;
+        self.moved.filter(|_| granted > 0).map(|moved| moved.transfers / granted as f64)
     }
 
     fn latencies(&self) -> String {
@@ -156,6 +180,21 @@ impl Report {
     }
 }
 
+/// The grants around a kill, a second a line.
+fn slots_words(seen: &Around) -> String {
+    let mut text = String::new();
+    for (at, count) in seen.slots.iter().enumerate() {
+        if at > 0 {
+            text.push(if (at + 10 - seen.kill_at % 10).is_multiple_of(10) { '\n' } else { ' ' });
+        }
+        if at == seen.kill_at {
+            text.push('†');
+        }
+        text.push_str(&count.to_string());
+    }
+    text
+}
+
 fn verdict_words(verdict: &Verdict) -> String {
     format!("the laws hold; {} acknowledged holds looked up, none missing", verdict.looked_up)
 }
@@ -171,6 +210,7 @@ pub(super) fn words_of(bench: &Bench) -> String {
         Mode::Empty => "an empty handler".to_owned(),
         Mode::Preload => format!("{} holds placed", bench.holds),
         Mode::Restart => format!("a restart with {} holds", bench.holds),
+        Mode::Rolling => format!("a rolling restart under {} placements/s", bench.rate),
     };
     let nodes = match bench.cluster {
         Some(nodes) => format!(", {nodes} nodes on this machine"),
@@ -225,6 +265,8 @@ mod tests {
             cpu: Some(CpuUse { ours: 1.9, others: 0.05 }),
             empty_per_second: Some(100.0),
             failover: None,
+            around: None,
+            moved: None,
             verdict: None,
         };
         report.tally.measured(Duration::from_millis(1), 50);
@@ -235,5 +277,15 @@ mod tests {
         assert_eq!(told["decisions_per_s"], 25.0);
         assert_eq!(told["of_empty_handler"], 0.005);
         assert!(report.to_table().to_string().contains("DISTURBED"));
+        report.tally.granted = 50;
+        report.moved = Some(Moved { transfers: 2.0, units: 40.0 });
+        let (slots, before_per_s) = (vec![9, 8, 4], 85.0);
+        report.around = Some(Around { slots, kill_at: 2, before_per_s, second: 34 });
+        let told = report.to_json();
+        assert_eq!(
+            (&told["transfers_per_unit"], &told["kept_in_the_second_of_the_kill"]),
+            (&json!(0.04), &json!(0.4))
+        );
+        assert!(report.to_table().to_string().contains("†4"));
     }
 }

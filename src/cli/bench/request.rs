@@ -96,6 +96,12 @@ impl Requests {
         (regions > 1).then(|| format!("r{}", self.buyer_number(number) % regions))
     }
 
+    /// Of the regions, the one that the operation with this number belongs to.
+    pub(super) fn region_at(&self, number: u64) -> usize {
+        let regions = self.crowd.regions.max(1);
+        usize::try_from(self.buyer_number(number) % regions).unwrap_or(0)
+    }
+
     /// The member that names the region, or nothing.
     fn region_member(&self, number: u64) -> String {
         let region = self.region(number);

@@ -16,9 +16,11 @@ use super::super::progress::spinner;
 use super::super::{Failure, Reach, audit};
 use super::load::{self, Plan, Shared};
 use super::machine::{self, CpuReading, CpuUse};
+use super::moments::{Around, Tail};
 use super::report::{Report, grouped, words_of};
 use super::request::{Crowd, Requests};
-use super::scrape::Counters;
+use super::routes::Routes;
+use super::scrape::{Counters, Moved};
 use super::tally::{IDS_MAX, Tally};
 use super::wire::address_in;
 use super::{Bench, Mode, empty, verdict};
@@ -46,7 +48,7 @@ impl Field {
             Some(nodes) => {
                 let wanted = Wanted {
                     nodes,
-                    shards: bench.shards,
+                    shards: bench.shards.max(bench.buckets),
                     data: bench.data.clone(),
                     set: std::mem::take(&mut bench.set),
                 };
@@ -158,10 +160,16 @@ pub(super) async fn measure(mut bench: Bench, reach: &Reach) -> Result<(), Failu
         if bench.compare_empty { Some(measure_empty(&bench).await?) } else { None };
     let mut field = Field::open(&mut bench, reach).await?;
     let stage = Stage::set(&bench, &field.client).await?;
-    let plan = plan_of(&bench, &stage.item, reach);
+    let mut plan = plan_of(&bench, &stage.item, reach);
+    if bench.goes_straight() {
+        let regions = usize::from(bench.regions);
+        let nodes = field.addresses()?;
+        let routes = Routes::read(&field.client, &stage.item, &nodes, regions).await?;
+        plan.routes = routes.map(Arc::new);
+    }
     let requests = plan.requests.clone();
     let counters = Counters::read(reach, &field.urls).await;
-    let ran = drive(&bench, plan, &mut field, stage.leader).await?;
+    let ran = drive(&bench, plan, &mut field, stage.leader, reach).await?;
     let proposed = Counters::read(reach, &field.urls).await.since(&counters);
     if let (true, Some(own), Some(leader)) = (bench.kill_leader, &mut field.own, stage.leader) {
         let id = usize::try_from(leader).unwrap_or(usize::MAX).min(*own.ids().end());
@@ -187,6 +195,8 @@ pub(super) async fn measure(mut bench: Bench, reach: &Reach) -> Result<(), Failu
         cpu: ran.cpu,
         empty_per_second,
         failover: bench.kill_leader.then_some(ran.failover),
+        around: ran.around,
+        moved: ran.moved,
         tail: (bench.mode == Mode::Tail).then_some(ran.tail),
         verdict: Some(verdict),
     };
@@ -236,6 +246,8 @@ async fn empty_report(bench: &Bench) -> Result<Report, Failure> {
         cpu,
         empty_per_second: None,
         failover: None,
+        around: None,
+        moved: None,
         tail: None,
         verdict: None,
     })
@@ -252,6 +264,7 @@ fn plan_of_times(bench: &Bench) -> Plan {
         holds: None,
         ids_max: IDS_MAX,
         round: bench.is_spread(),
+        routes: None,
     }
 }
 
@@ -271,6 +284,10 @@ pub(super) struct Ran {
     pub(super) cpu: Option<CpuUse>,
     pub(super) ran_for: Duration,
     pub(super) failover: Option<Duration>,
+    /// The grants around the kill.
+    pub(super) around: Option<Around>,
+    /// What moved between buckets while it was measured.
+    pub(super) moved: Option<Moved>,
     /// How long the last hundredth of the units took, in `tail`.
     pub(super) tail: Option<Duration>,
 }
@@ -281,19 +298,21 @@ pub(super) async fn drive(
     plan: Plan,
     field: &mut Field,
     leader: Option<u64>,
+    reach: &Reach,
 ) -> Result<Ran, Failure> {
     let nodes = field.addresses()?;
     let first = leader.and_then(|id| nodes.get(usize::try_from(id).ok()?.checked_sub(1)?).copied());
     let first = first.filter(|_| field.own.is_some()).or(nodes.first().copied());
     let target = first.ok_or_else(|| Failure::Usage("there is no node to measure".into()))?;
-    let half = plan.warm_up + plan.duration / 2;
+    let (warm_up, half) = (plan.warm_up, plan.warm_up + plan.duration / 2);
+    let urls = field.urls.clone();
     let words = words_of(bench);
     let pids = field.pids();
     let begun = now();
     let cpu = CpuReading::take(&pids);
     let mut shared = Shared::new(plan, nodes, target);
     if bench.mode == Mode::Tail {
-        shared.tail = load::Tail::of(bench.total);
+        shared.tail = Tail::of(bench.total);
     }
     let shared = Arc::new(shared);
     let running = load::start(&shared)?;
@@ -307,15 +326,30 @@ pub(super) async fn drive(
         }
         Ok::<(), Failure>(())
     };
-    let (tally, killed) = tokio::join!(watch(&shared, running, &words), killing);
+    // The first spreading of the stock is over by then.
+    let settled = async {
+        if !bench.is_spread() {
+            return None;
+        }
+        sleep(warm_up).await;
+        Some(Counters::read(reach, &urls).await)
+    };
+    let (tally, killed, settled) = tokio::join!(watch(&shared, running, &words), killing, settled);
     killed?;
+    let moved = match settled.filter(|_| !bench.kill_leader) {
+        Some(settled) => Counters::read(reach, &urls).await.moved_since(&settled),
+        None => None,
+    };
     let own = field.own.is_some();
     let cpu = cpu.filter(|_| own).and_then(|before| Some(CpuReading::take(&pids)?.since(&before)));
     let failover = shared.killed.get().and_then(|at| Some(*shared.granted_again.get()? - *at));
     // A killed node's processor time is gone with it, and would count as others'.
     let cpu = cpu.filter(|_| !bench.kill_leader);
     let tail = shared.tail.took();
-    Ok(Ran { tally: tally?, cpu, ran_for: now() - begun, failover, tail })
+    let killed = shared.killed.get();
+    let around = killed.and_then(|at| shared.timeline.around(shared.measure_from(), *at));
+    let ran_for = now() - begun;
+    Ok(Ran { tally: tally?, cpu, ran_for, failover, around, moved, tail })
 }
 
 /// Shows how the load goes until it has ended. Dropped (Ctrl-C), it stops the load.

@@ -8,6 +8,9 @@ use super::super::Reach;
 const ENTRIES: &str = "holdfast_entries_total";
 /// Counter of commands proposed.
 const COMMANDS: &str = "holdfast_commands_total";
+/// Counter of transfers between buckets, and of the units in them.
+const TRANSFERS: &str = "holdfast_stock_sends_total";
+const MOVED: &str = "holdfast_stock_units_sent_total";
 
 /// Counters summed over nodes and labels.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -20,6 +23,13 @@ pub(super) struct Counters {
 pub(super) struct Proposed {
     pub(super) entries: f64,
     pub(super) commands: f64,
+}
+
+/// What moved between buckets from one reading to the next.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Moved {
+    pub(super) transfers: f64,
+    pub(super) units: f64,
 }
 
 impl Counters {
@@ -46,9 +56,19 @@ impl Counters {
         }
     }
 
+    fn grown(&self, earlier: &Counters, name: &str) -> Option<f64> {
+        Some(self.sums.get(name)? - earlier.sums.get(name)?)
+    }
+
+    /// What moved since `earlier`; `None` when the nodes do not tell, or have restarted.
+    pub(super) fn moved_since(&self, earlier: &Counters) -> Option<Moved> {
+        let grown = |name: &str| self.grown(earlier, name).filter(|grown| *grown >= 0.0);
+        Some(Moved { transfers: grown(TRANSFERS)?, units: grown(MOVED)? })
+    }
+
     /// What was proposed since `earlier`; `None` when the nodes do not tell, or have restarted.
     pub(super) fn since(&self, earlier: &Counters) -> Option<Proposed> {
-        let grown = |name: &str| Some(self.sums.get(name)? - earlier.sums.get(name)?);
+        let grown = |name: &str| self.grown(earlier, name);
         let proposed = Proposed { entries: grown(ENTRIES)?, commands: grown(COMMANDS)? };
         (proposed.entries > 0.0 && proposed.commands >= 0.0).then_some(proposed)
     }
@@ -69,6 +89,18 @@ mod tests {
         );
         let proposed = after.since(&before).expect("both are told");
         assert_eq!(proposed, Proposed { entries: 5.0, commands: 500.0 });
+    }
+
+    #[test]
+    fn what_moved_is_told_unless_a_node_has_restarted() {
+        let reading = |sends, units| {
+            let mut counters = Counters::default();
+            counters.add(&format!("{TRANSFERS} {sends}\n{MOVED} {units}\n"));
+            counters
+        };
+        let moved = reading(12, 700).moved_since(&reading(2, 100));
+        assert_eq!(moved, Some(Moved { transfers: 10.0, units: 600.0 }));
+        assert_eq!(reading(1, 700).moved_since(&reading(2, 100)), None);
     }
 
     #[test]
