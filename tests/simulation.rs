@@ -151,6 +151,17 @@ fn attempt_that_arrives_after_its_key_was_given_up_makes_no_hold() {
     play("attempt-after-its-void");
 }
 
+/// The judges judge: units that no entry made are seen at the next entry, whether one replica has
+/// them, which another digest tells, or all, where the sums do not add up.
+#[test]
+fn units_from_nowhere_are_seen_at_once() {
+    let one = stage::units_from_nowhere(1).broken;
+    assert!(one.iter().any(|law| law.contains("another digest")), "{one:?}");
+    let all = stage::units_from_nowhere(3).broken;
+    let sums = ["are not", "the equation", "broken law"];
+    assert!(all.iter().any(|law| sums.iter().any(|word| law.contains(word))), "{all:?}");
+}
+
 /// By the model that `simulate scale-out` prints.
 #[test]
 fn eight_buckets_sell_six_times_what_one_sells_and_seldom_trade() {

@@ -135,7 +135,7 @@ pub(crate) fn heal(world: &Arc<World>) {
     }
 }
 
-/// Every shard commits again soon.
+/// Every shard commits again soon, whatever operators had asked of the nodes.
 pub(crate) async fn commit_everywhere(world: &Arc<World>) -> Result<(), String> {
     let healed = now();
     for shard in 0..world.plan.shards {
@@ -347,7 +347,9 @@ fn check_keys(books: &Books, found: &BTreeMap<String, Hold>) -> Result<(), Strin
             book.refused_at.iter().find(sees)
         });
         if let Some(refused) = blind {
-            return Err(format!("refused at {refused:?}, after its hold was placed: {key} {book:?}"));
+            return Err(format!(
+                "refused at {refused:?}, after its hold was placed: {key} {book:?}"
+            ));
         }
         match (found.get(key), &book.hold) {
             (None, Some(hold)) => {

@@ -271,3 +271,18 @@ fn attempt_after_its_void(seed: u64, trace: Trace) -> Verdict {
         }
     })
 }
+
+/// Units that no entry made appear in the memory of one node (or of all). Not a scene: the judges
+/// must find it.
+pub(crate) fn units_from_nowhere(nodes: usize) -> Verdict {
+    play((1, Trace::new(false)), 1, ticket(9, 1), async |world: Arc<World>| {
+        until(&world, &place("a", "a", 2_000), 201).await?;
+        (0..nodes).for_each(|at| world.conjure(at, 0, ITEM, 5));
+        for number in 0..4 {
+            let key = format!("b{number}");
+            world.call(number % NODES, place(&key, &key, 2_000)).await;
+        }
+        runtime::sleep(Duration::from_millis(100)).await;
+        Ok(())
+    })
+}

@@ -395,11 +395,12 @@ impl Driver {
     #[cfg(feature = "sim")]
     async fn write(&mut self, group: &mut [Submitted]) -> io::Result<Vec<Vec<Location>>> {
         let mut locations = Vec::with_capacity(group.len());
-        for submitted in group.iter() {
-            let request = &submitted.request;
-            while !self.finds_room(&request.record)? {
+        // By index: what is borrowed while it sleeps must be Send, and a request is not Sync.
+        for at in 0..group.len() {
+            while !self.finds_room(&group[at].request.record)? {
                 runtime::sleep(ROOM_AGAIN_AFTER).await;
             }
+            let request = &group[at].request;
             locations.push(self.log.place(request.shard, &request.record)?);
         }
         self.log.write()?;
