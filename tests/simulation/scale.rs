@@ -122,7 +122,7 @@ where
     let mut runtime = Rt::with_seed(1);
     runtime::cost_of_a_command(COMMAND);
     let played = runtime.block_on(async {
-        let world = World::new(plan, Cut::default(), Trace::quiet());
+        let world = World::new(plan, Cut::default(), Trace::new(false));
         finale::found(&world).await?;
         let played = play(Arc::clone(&world)).await;
         world.end();

@@ -274,6 +274,7 @@ fn attempt_after_its_void(seed: u64, trace: Trace) -> Verdict {
 
 /// Units that no entry made appear in the memory of one node (or of all). Not a scene: the judges
 /// must find it.
+#[cfg(test)]
 pub(crate) fn units_from_nowhere(nodes: usize) -> Verdict {
     play((1, Trace::new(false)), 1, ticket(9, 1), async |world: Arc<World>| {
         until(&world, &place("a", "a", 2_000), 201).await?;

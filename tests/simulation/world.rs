@@ -255,6 +255,11 @@ impl World {
         self.faults_over.store(true, Ordering::Relaxed);
     }
 
+    /// Tells whether the clients have made as many calls as the plan wants.
+    pub(crate) fn has_calls(&self) -> bool {
+        self.tally.calls.load(Ordering::Relaxed) >= self.plan.calls
+    }
+
     /// Returns the number of the next decision that a client is to make, or `None` when the run has
     /// had enough calls and faults.
     pub(crate) fn next_decision(&self) -> Option<u32> {
@@ -561,6 +566,7 @@ impl World {
     }
 
     /// Puts units from nowhere into a node's memory, as no entry does: the judges must see it.
+    #[cfg(test)]
     pub(crate) fn conjure(&self, at: usize, shard: usize, item: &str, units: u64) {
         let office = self.machines[at].node.lock().open.as_ref().map(|(one, _)| Arc::clone(one));
         let name = ItemName { tenant: "default".to_owned(), item: item.to_owned() };
