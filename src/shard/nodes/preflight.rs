@@ -217,6 +217,19 @@ fn shrink(
             ),
         );
     }
+    let may_lead =
+        |voter: &&NodeId| !sight.roster.nodes.get(voter).is_some_and(|seat| seat.drained);
+    let (leading, needs_leading) =
+        (left.iter().filter(may_lead).count(), if after == 1 { 1 } else { needs });
+    if leading < needs_leading {
+        return broken(
+            "somebody-may-lead",
+            format!(
+                "{doing} node {node} would leave {leading} of {after} voters that may lead: needs \
+                 {needs_leading}. `holdfast node undrain` lets a drained one lead again"
+            ),
+        );
+    }
     let spare = alive - needs;
     warnings.push(format!(
         "{after} voters are left, {alive} of them alive: {spare} more may die before a quorum is \
@@ -283,9 +296,8 @@ fn remove(
 
 fn replace(node: NodeId, sight: &Sight, warnings: &mut Vec<String>) -> Result<String, Rule> {
     let named = voter(node, sight)?;
-    let other = |one: &crate::ledger::NodeOperation| {
-        one.replaces == Some(node) && !one.state.has_ended()
-    };
+    let other =
+        |one: &crate::ledger::NodeOperation| one.replaces == Some(node) && !one.state.has_ended();
     if let Some((id, _)) = sight.roster.operations.iter().find(|(_, one)| other(one)) {
         return broken(
             "one-replacement",
@@ -300,7 +312,9 @@ fn replace(node: NodeId, sight: &Sight, warnings: &mut Vec<String>) -> Result<St
     if alive < needs && !sight.is_alive(node) {
         return broken(
             "quorum",
-            format!("only {alive} of {all} voters are alive: needs {needs}. Start the others first"),
+            format!(
+                "only {alive} of {all} voters are alive: needs {needs}. Start the others first"
+            ),
         );
     }
     if sight.is_alive(node) {
@@ -363,6 +377,17 @@ mod tests {
         Order::Remove { node: NodeId(node), fewer: true }
     }
 
+    /// Seeds 20734 and 20808 of the simulator: one of three was drained and the two others became
+    /// learners, so that the only voter was one that does not lead.
+    #[test]
+    fn a_voter_that_may_lead_is_left() {
+        let mut sight = sight(&VOTERS[..3], &[1, 2, 3]);
+        sight.roster.nodes.get_mut(&NodeId(2)).expect("it has a seat").drained = true;
+        let refused = plan(&remove_all_the_same(3), &sight).map(drop).expect_err("only 1 may lead");
+        assert_eq!(refused.name, "somebody-may-lead");
+        assert!(plan(&remove_all_the_same(2), &sight).is_ok(), "the drained one may go");
+    }
+
     #[test]
     fn order_is_judged_by_the_figures_that_it_would_leave() {
         let learner = |voters: usize| {
@@ -378,12 +403,7 @@ mod tests {
         let cases: Vec<(&str, Order, Sight, Result<usize, (&str, &str)>)> = vec![
             ("five to four", remove(5), sight(&VOTERS, &[1, 2, 3, 4, 5]), Ok(3)),
             ("a dead one of five", remove(5), sight(&VOTERS, &[1, 2, 3, 4]), Ok(3)),
-            (
-                "four voters of which three live",
-                remove(4),
-                sight(&VOTERS[..4], &[1, 2, 3]),
-                Ok(3),
-            ),
+            ("four voters of which three live", remove(4), sight(&VOTERS[..4], &[1, 2, 3]), Ok(3)),
             (
                 "a live one of three, one dead",
                 remove_all_the_same(2),
@@ -418,12 +438,7 @@ mod tests {
                 Err(("node-answers", "does not answer")),
             ),
             ("a dead one is replaced", replace(3), sight(three, &[1, 2]), Ok(6)),
-            (
-                "one of three is drained",
-                drain(3),
-                sight(three, &[1, 2, 3]),
-                Ok(1),
-            ),
+            ("one of three is drained", drain(3), sight(three, &[1, 2, 3]), Ok(1)),
             (
                 "one of three is drained, one dead",
                 drain(2),

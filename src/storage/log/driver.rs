@@ -395,12 +395,12 @@ impl Driver {
     #[cfg(feature = "sim")]
     async fn write(&mut self, group: &mut [Submitted]) -> io::Result<Vec<Vec<Location>>> {
         let mut locations = Vec::with_capacity(group.len());
-        // By index: what is borrowed while it sleeps must be Send, and a request is not Sync.
-        for at in 0..group.len() {
-            while !self.finds_room(&group[at].request.record)? {
+        // A shared borrow of a request cannot be held over an await.
+        for submitted in group.iter_mut() {
+            while !self.finds_room(&submitted.request.record)? {
                 runtime::sleep(ROOM_AGAIN_AFTER).await;
             }
-            let request = &group[at].request;
+            let request = &submitted.request;
             locations.push(self.log.place(request.shard, &request.record)?);
         }
         self.log.write()?;
