@@ -218,7 +218,7 @@ fn shrink(
         );
     }
     let may_lead =
-        |voter: &&NodeId| !sight.roster.nodes.get(voter).is_some_and(|seat| seat.drained);
+        |voter: &&NodeId| !sight.roster.nodes.get(*voter).is_some_and(|seat| seat.drained);
     let (leading, needs_leading) =
         (left.iter().filter(may_lead).count(), if after == 1 { 1 } else { needs });
     if leading < needs_leading {
