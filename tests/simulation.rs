@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use simulation::cut::{Cut, Keep};
-use simulation::shrink::shrink_by;
+use simulation::shrink::shrink;
 use simulation::trace::Trace;
 use simulation::verdict::Verdict;
 use simulation::{run, scale, stage};
@@ -30,7 +30,7 @@ fn number(variable: &str) -> Option<u64> {
 }
 
 fn quietly(seed: u64) -> Verdict {
-    run(seed, &Cut::default(), Trace::quiet())
+    run(seed, &Cut::default(), Trace::new(false))
 }
 
 /// Every hundredth seed is run again in another process, which must leave the same trace.
@@ -104,9 +104,9 @@ fn trace_is_decided_by_the_seed_and_by_what_is_left_out_of_it() {
     assert_eq!(plain.hash, quietly(7).hash, "the same seed again, on a thread that ran others");
     assert_ne!(plain.hash, quietly(8).hash, "the hash sees something");
     let cut = Cut { faults: Keep::only([0, 2]), decisions: Keep::only(0..40), ..Cut::default() };
-    let smaller = run(7, &cut, Trace::quiet());
+    let smaller = run(7, &cut, Trace::new(false));
     assert!(smaller.fault_count() <= 2 && smaller.decisions <= 40, "{smaller:?}");
-    assert_eq!(smaller.hash, run(7, &cut, Trace::quiet()).hash);
+    assert_eq!(smaller.hash, run(7, &cut, Trace::new(false)).hash);
 }
 
 /// A run that fails when it keeps one fault and two decisions is shrunk to these.
@@ -121,34 +121,45 @@ fn failing_run_is_shrunk_to_what_it_needs() {
         Verdict { broken, decisions: 200, faults, ..Verdict::default() }
     };
     let limit = Duration::from_secs(60);
-    let (cut, verdict) = shrink_by(&mut attempt, Cut::default(), limit, &mut |_, _| {});
+    let (cut, verdict) = shrink(&mut attempt, Cut::default(), limit, &mut |_, _| {});
     assert_eq!((cut.faults, cut.decisions), (Keep::only([3]), Keep::only([17, 140])));
     assert_eq!(cut.clients, Some(1));
     assert_eq!(verdict.law().as_deref(), Some("a unit is missing:"));
 }
 
-/// Plays a scene under some seeds.
-fn scene(play: fn(u64) -> Verdict) {
+/// Plays a scene under some seeds; `simulate scene` replays one.
+fn play(name: &str) {
     for seed in 1..=24 {
-        let verdict = play(seed);
+        let verdict = stage::scene(name, seed, Trace::new(false)).expect("there is such a scene");
         let (tail, broken) = (verdict.tail.join("\n"), verdict.broken.join("\n  "));
-        assert!(verdict.is_clean(), "{tail}\nseed {seed} of this scene breaks:\n  {broken}");
+        assert!(verdict.is_clean(), "{tail}\nseed {seed} of {name} breaks:\n  {broken}");
     }
 }
 
 #[test]
 fn retry_that_would_take_a_second_unit_after_exhaustion_takes_none() {
-    scene(stage::retry_after_exhaustion);
+    play("retry-after-exhaustion");
 }
 
 #[test]
 fn leader_that_stood_still_answers_nothing_from_the_past() {
-    scene(stage::stopped_leader);
+    play("stopped-leader");
 }
 
 #[test]
 fn attempt_that_arrives_after_its_key_was_given_up_makes_no_hold() {
-    scene(stage::attempt_after_its_void);
+    play("attempt-after-its-void");
+}
+
+/// The judges judge: units that no entry made are seen at the next entry, whether one replica has
+/// them, which another digest tells, or all, where the sums do not add up.
+#[test]
+fn units_from_nowhere_are_seen_at_once() {
+    let one = stage::units_from_nowhere(1).broken;
+    assert!(one.iter().any(|law| law.contains("another digest")), "{one:?}");
+    let all = stage::units_from_nowhere(3).broken;
+    let sums = ["are not", "the equation", "broken law"];
+    assert!(all.iter().any(|law| sums.iter().any(|word| law.contains(word))), "{all:?}");
 }
 
 /// By the model that `simulate scale-out` prints.

@@ -4,6 +4,7 @@
 //! cargo run --release --features sim --example simulate -- run --seeds 5000 [--from N]
 //! cargo run --release --features sim --example simulate -- replay SEED
 //! cargo run --release --features sim --example simulate -- shrink SEED
+//! cargo run --release --features sim --example simulate -- scene NAME SEED
 //! cargo run --release --features sim --example simulate -- scale-out
 //! ```
 //!
@@ -30,7 +31,7 @@ use clap::{Args, Parser, Subcommand};
 use simulation::cut::{Cut, Keep, Unease};
 use simulation::trace::Trace;
 use simulation::verdict::{Verdict, replay_command};
-use simulation::{run, scale, shrink};
+use simulation::{run, scale, shrink, stage};
 
 /// Runs whole clusters in virtual time: the same seed does the same thing, always.
 #[derive(Parser)]
@@ -48,6 +49,8 @@ enum Verb {
     Replay(Replay),
     /// Find a smaller run that fails as this seed does, and print the command that replays it.
     Shrink(Shrink),
+    /// Play a scene that is written by hand, under a seed, and print its trace.
+    Scene(Scene),
     /// Measure, by a model, how one item sells on one bucket and on eight.
     ScaleOut(ScaleOut),
     /// Run the seeds that come on standard input, one a line, and print a verdict for each.
@@ -95,6 +98,15 @@ struct Shrink {
 }
 
 #[derive(Args)]
+struct Scene {
+    /// Which one.
+    #[arg(value_parser = stage::SCENES.map(|(name, _)| name))]
+    name: String,
+    /// The seed.
+    seed: u64,
+}
+
+#[derive(Args)]
 struct ScaleOut {
     /// Print the figures as JSON.
     #[arg(long)]
@@ -106,6 +118,7 @@ fn main() -> ExitCode {
         Verb::Run(options) => sweep::run(&options),
         Verb::Replay(replay) => replay.run(),
         Verb::Shrink(shrink) => shrink.run(),
+        Verb::Scene(scene) => scene.run(),
         Verb::ScaleOut(wanted) => wanted.run(),
         Verb::Worker => worker::serve(),
     };
@@ -126,7 +139,7 @@ impl Replay {
             calm: self.calm.into_iter().collect::<BTreeSet<_>>(),
             salt: self.salt,
         };
-        let trace = if self.quiet || self.json { Trace::quiet() } else { Trace::loud() };
+        let trace = Trace::new(!self.quiet && !self.json);
         let verdict = run(self.seed, &cut, trace);
         if self.json {
             println!("{}", to_json(&verdict));
@@ -149,7 +162,8 @@ impl Shrink {
                 verdict.calls
             );
         };
-        let (cut, verdict) = shrink::shrink(self.seed, limit, &mut told);
+        let mut attempt = |cut: &Cut| run(self.seed, cut, Trace::new(false));
+        let (cut, verdict) = shrink::shrink(&mut attempt, Cut::default(), limit, &mut told);
         let replay = replay_command(self.seed, &cut);
         if self.json {
             let value = serde_json::json!({"replay": replay, "verdict": verdict});
@@ -160,6 +174,15 @@ impl Shrink {
             println!("{}", verdict.broken.join("\n"));
             println!("replay the smallest run found with:\n{replay}");
         }
+        verdict.is_clean()
+    }
+}
+
+impl Scene {
+    fn run(self) -> bool {
+        let verdict = stage::scene(&self.name, self.seed, Trace::new(true));
+        let verdict = verdict.expect("the name was checked where it was read");
+        summary::tell_one(&verdict);
         verdict.is_clean()
     }
 }

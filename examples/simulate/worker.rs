@@ -17,7 +17,7 @@ const SEED_MAX: Duration = Duration::from_secs(300);
 pub(crate) fn serve() -> bool {
     let seeds = std::io::stdin().lines().map_while(Result::ok);
     for seed in seeds.filter_map(|line| line.trim().parse::<u64>().ok()) {
-        let verdict = run(seed, &Cut::default(), Trace::quiet());
+        let verdict = run(seed, &Cut::default(), Trace::new(false));
         let line = serde_json::to_string(&verdict).expect("a verdict is JSON");
         if writeln!(std::io::stdout(), "{line}").is_err() {
             return false;

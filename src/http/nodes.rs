@@ -18,6 +18,10 @@ use crate::api::{self, ProblemKind};
 use crate::ledger::{
     NodeId, NodeOperation, OperationKind, OperationState, OperationStep, Seat, SeatRole, ShardId,
 };
+<<<<<<< HEAD
+=======
+use crate::runtime;
+>>>>>>> sim
 use crate::shard::{Claim, Order, Ordered, Plan, Rejected, Sight, progress, step_words, uuid_hex};
 
 /// How long a token lets somebody in when nobody says.
@@ -188,7 +192,13 @@ async fn give(
     order: Order,
     rehearsal: bool,
 ) -> Result<Response, Failure> {
-    let ordered = front.desk.order(order, rehearsal, call.deadline()?).await.map_err(failure)?;
+    let deadline = call.deadline()?;
+    let ordered = runtime::timeout_at(deadline, front.desk.order(order, rehearsal, deadline)).await;
+    let ordered = ordered.map_err(|runtime::Elapsed| {
+        let words = "It may have been taken: look at /admin/v1/operations.";
+        Failure::new(ProblemKind::OutcomeUnknown, words)
+    })?;
+    let ordered = ordered.map_err(failure)?;
     Ok(match ordered {
         Ordered::Planned(plan) => {
             let Plan { steps, warnings } = plan;

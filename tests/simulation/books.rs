@@ -26,8 +26,10 @@ pub(crate) struct KeyBook {
     pub(crate) first_sent: Us,
     /// Attempts whose outcome is unknown.
     pub(crate) unknown: u32,
-    /// Whether a second copy was sent beside the first.
-    pub(crate) echoed: bool,
+    /// Where its hold was placed, as a 201 said.
+    pub(crate) placed_at: Option<(u16, u64)>,
+    /// Where it was refused, without a hold.
+    pub(crate) refused_at: Vec<(u16, u64)>,
     /// The hold that it made, as far as anybody was told.
     pub(crate) hold: Option<String>,
     /// Whether a 201 that is no replay was given.
@@ -133,7 +135,8 @@ impl Books {
             quantity,
             first_sent: moment(),
             unknown: 0,
-            echoed: false,
+            placed_at: None,
+            refused_at: Vec::new(),
             hold: None,
             granted: false,
             voided: None,
@@ -201,8 +204,8 @@ impl Books {
             if is_new {
                 self.grants.push((item, sent, moment()));
             }
-            if !is_new && book.unknown == 0 && !book.echoed && book.hold.is_none() {
-                return Err(format!("key {key} is replayed, and every attempt was refused"));
+            if is_new {
+                book.placed_at = answer.commit.map(|commit| (commit.shard, commit.index));
             }
             let hold = hold_of(&answer.body)
                 .ok_or_else(|| format!("a grant without a hold: {}", answer.body))?;
@@ -210,6 +213,9 @@ impl Books {
         }
         if let Some(hold) = answer.body.get("hold").and_then(hold_of) {
             return self.see_hold(key, sent, &hold);
+        }
+        if answer.status == 409 {
+            book.refused_at.extend(answer.commit.map(|commit| (commit.shard, commit.index)));
         }
         let wanted = match answer.slug() {
             // What other regions keep is free and not for everybody.

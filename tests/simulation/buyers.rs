@@ -74,7 +74,12 @@ impl Client {
             } else {
                 self.trade().await;
             }
-            let think = u64::try_from(self.world.plan.think.as_micros()).unwrap_or(0);
+            // When only faults are waited for, nobody hurries.
+            let think = match self.world.has_calls() {
+                true => self.world.plan.think.max(Duration::from_millis(200)),
+                false => self.world.plan.think,
+            };
+            let think = u64::try_from(think.as_micros()).unwrap_or(0);
             let pause = self.rng.random_range(0..=think);
             runtime::sleep(Duration::from_micros(pause)).await;
         }
@@ -163,7 +168,7 @@ impl Client {
         {
             let mut books = books.lock();
             let book = books.keys.get_mut(&key).expect("opened");
-            (book.unknown, book.echoed) = (book.unknown + 1, true);
+            book.unknown += 1;
         }
         drop(runtime::life::spawn_in_the_world(async move {
             let sent = moment();

@@ -135,7 +135,7 @@ pub(crate) fn heal(world: &Arc<World>) {
     }
 }
 
-/// Every shard commits again soon.
+/// Every shard commits again soon, whatever operators had asked of the nodes.
 pub(crate) async fn commit_everywhere(world: &Arc<World>) -> Result<(), String> {
     let healed = now();
     for shard in 0..world.plan.shards {
@@ -339,9 +339,18 @@ fn check_time(world: &World, books: &Books, hold: &Hold) -> Result<(), String> {
     Ok(())
 }
 
-/// Every key has the effect that was told, and no other.
+/// Every key has the effect that was told, and no other; and none was refused where its hold was.
 fn check_keys(books: &Books, found: &BTreeMap<String, Hold>) -> Result<(), String> {
     for (key, book) in &books.keys {
+        let blind = book.placed_at.and_then(|(shard, placed)| {
+            let sees = |(at, index): &&(u16, u64)| *at == shard && *index >= placed;
+            book.refused_at.iter().find(sees)
+        });
+        if let Some(refused) = blind {
+            return Err(format!(
+                "refused at {refused:?}, after its hold was placed: {key} {book:?}"
+            ));
+        }
         match (found.get(key), &book.hold) {
             (None, Some(hold)) => {
                 return Err(format!("an acknowledged hold is lost: {key} {hold}"));

@@ -32,9 +32,9 @@ const SHARDS: u16 = 8;
 /// Placements of a request.
 const BATCH: usize = 1_000;
 /// Requests under way for each bucket.
-const REQUESTS_A_BUCKET: u64 = 16;
+const REQUESTS_A_BUCKET: u64 = 8;
 /// The time that is measured.
-const WINDOW: Duration = Duration::from_millis(200);
+const WINDOW: Duration = Duration::from_millis(100);
 /// What the spread item must sell, in multiples of the other.
 const RATIO_MIN: f64 = 6.0;
 /// Transfers that a sold unit may cost.
@@ -122,7 +122,7 @@ where
     let mut runtime = Rt::with_seed(1);
     runtime::cost_of_a_command(COMMAND);
     let played = runtime.block_on(async {
-        let world = World::new(plan, Cut::default(), Trace::quiet());
+        let world = World::new(plan, Cut::default(), Trace::new(false));
         finale::found(&world).await?;
         let played = play(Arc::clone(&world)).await;
         world.end();
@@ -155,7 +155,7 @@ fn units_a_second(buckets: u16) -> f64 {
                 })
             })
             .collect();
-        runtime::sleep(Duration::from_millis(200)).await;
+        runtime::sleep(Duration::from_millis(100)).await;
         let (from, before) = (now(), sold.load(Ordering::Relaxed));
         runtime::sleep(WINDOW).await;
         let (took, after) = (now() - from, sold.load(Ordering::Relaxed));

@@ -9,7 +9,6 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use super::cut::{Cut, Keep, Unease};
-use super::trace::Trace;
 use super::verdict::Verdict;
 
 /// What a candidate is judged by: [`super::run`], or a stand-in for it in a test.
@@ -31,14 +30,9 @@ struct Shrinking<'a> {
     told: Told<'a>,
 }
 
-/// Shrinks a seed's failing run for as long as `limit` allows. Returns the smallest cut found and
+/// Shrinks what `attempt` runs, for as long as `limit` allows. Returns the smallest cut found and
 /// its verdict; the first run's when it is clean.
-pub(crate) fn shrink(seed: u64, limit: Duration, told: Told<'_>) -> (Cut, Verdict) {
-    shrink_by(&mut |cut| super::run(seed, cut, Trace::quiet()), Cut::default(), limit, told)
-}
-
-/// Shrinks whatever `attempt` runs.
-pub(crate) fn shrink_by(
+pub(crate) fn shrink(
     attempt: Try<'_>,
     from: Cut,
     limit: Duration,

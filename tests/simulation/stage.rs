@@ -22,6 +22,22 @@ use super::trace::Trace;
 use super::verdict::Verdict;
 use super::world::{Ask, Told, World};
 
+/// A scene under a seed.
+pub(crate) type Scene = fn(u64, Trace) -> Verdict;
+
+/// Every scene by its name.
+pub(crate) const SCENES: [(&str, Scene); 3] = [
+    ("retry-after-exhaustion", retry_after_exhaustion),
+    ("stopped-leader", stopped_leader),
+    ("attempt-after-its-void", attempt_after_its_void),
+];
+
+/// Plays a scene by its name.
+pub(crate) fn scene(name: &str, seed: u64, trace: Trace) -> Option<Verdict> {
+    let (_, play) = SCENES.iter().find(|(known, _)| *known == name)?;
+    Some(play(seed, trace))
+}
+
 /// The name of the only item.
 const ITEM: &str = "ticket";
 
@@ -38,7 +54,12 @@ fn ticket(total: u64, buckets: u16) -> ItemPlan {
 }
 
 /// Plays a scene in a world with one item, heals the world, and lets every law be checked.
-fn play<F>(seed: u64, shards: u16, item: ItemPlan, scene: impl FnOnce(Arc<World>) -> F) -> Verdict
+fn play<F>(
+    (seed, trace): (u64, Trace),
+    shards: u16,
+    item: ItemPlan,
+    scene: impl FnOnce(Arc<World>) -> F,
+) -> Verdict
 where
     F: Future<Output = Result<(), String>>,
 {
@@ -48,7 +69,7 @@ where
     life::unrest(seed, plan.unrest_per_thousand);
     let mut runtime = Rt::with_seed(seed);
     let verdict = runtime.block_on(async {
-        let world = World::new(plan, Cut::default(), Trace::quiet());
+        let world = World::new(plan, Cut::default(), trace);
         bear_witness(Some(world.witness()));
         let played = async {
             finale::found(&world).await?;
@@ -114,8 +135,8 @@ async fn leader(world: &Arc<World>) -> Result<usize, String> {
 
 /// A buyer's first attempt ends in the unknown, its bucket is sold out, and then units lie in the
 /// other bucket: whatever the retries are told, and by whom, the key has one hold at most.
-pub(crate) fn retry_after_exhaustion(seed: u64) -> Verdict {
-    play(seed, 2, ticket(6, 2), async |world: Arc<World>| {
+fn retry_after_exhaustion(seed: u64, trace: Trace) -> Verdict {
+    play((seed, trace), 2, ticket(6, 2), async |world: Arc<World>| {
         let mut rng = stream(seed, 50);
         let mut holds = BTreeSet::new();
         let first = place("k", "the-buyer", 40);
@@ -184,8 +205,8 @@ pub(crate) fn retry_after_exhaustion(seed: u64) -> Verdict {
 
 /// A leader stands still for seconds and goes on as if no time had passed. Meanwhile another leads,
 /// and the unit that was held is free again: the old one must not answer from what it remembers.
-pub(crate) fn stopped_leader(seed: u64) -> Verdict {
-    play(seed, 1, ticket(1, 1), async |world: Arc<World>| {
+fn stopped_leader(seed: u64, trace: Trace) -> Verdict {
+    play((seed, trace), 1, ticket(1, 1), async |world: Arc<World>| {
         let mut rng = stream(seed, 51);
         let old = leader(&world).await?;
         let told = until(&world, &place("a", "a", 2_000), 201).await?;
@@ -219,8 +240,8 @@ pub(crate) fn stopped_leader(seed: u64) -> Verdict {
 
 /// The first attempt sits in a socket while a retry is told sold-out. A unit comes back, the client
 /// gives its key up by a void, and then the first attempt arrives: it makes no hold.
-pub(crate) fn attempt_after_its_void(seed: u64) -> Verdict {
-    play(seed, 2, ticket(2, 2), async |world: Arc<World>| {
+fn attempt_after_its_void(seed: u64, trace: Trace) -> Verdict {
+    play((seed, trace), 2, ticket(2, 2), async |world: Arc<World>| {
         let mut rng = stream(seed, 52);
         let mut others = Vec::new();
         for number in 0..2 {
@@ -248,5 +269,21 @@ pub(crate) fn attempt_after_its_void(seed: u64) -> Verdict {
             Told::Answer(answer) if answer.slug() == "key-voided" => Ok(()),
             told => Err(format!("an attempt after its void: {told:?}")),
         }
+    })
+}
+
+/// Units that no entry made appear in the memory of one node (or of all). Not a scene: the judges
+/// must find it.
+#[cfg(test)]
+pub(crate) fn units_from_nowhere(nodes: usize) -> Verdict {
+    play((1, Trace::new(false)), 1, ticket(9, 1), async |world: Arc<World>| {
+        until(&world, &place("a", "a", 2_000), 201).await?;
+        (0..nodes).for_each(|at| world.conjure(at, 0, ITEM, 5));
+        for number in 0..4 {
+            let key = format!("b{number}");
+            world.call(number % NODES, place(&key, &key, 2_000)).await;
+        }
+        runtime::sleep(Duration::from_millis(100)).await;
+        Ok(())
     })
 }

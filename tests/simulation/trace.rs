@@ -22,17 +22,8 @@ struct State {
 }
 
 impl Trace {
-    /// A trace that is hashed, and its end kept.
-    pub(crate) fn quiet() -> Trace {
-        Trace::new(false)
-    }
-
-    /// A trace that is printed, too.
-    pub(crate) fn loud() -> Trace {
-        Trace::new(true)
-    }
-
-    fn new(is_loud: bool) -> Trace {
+    /// A trace that is hashed, and its end kept; a loud one is printed, too.
+    pub(crate) fn new(is_loud: bool) -> Trace {
         let state = State { hash: Xxh3::new(), tail: VecDeque::new() };
         Trace { state: Mutex::new(state), is_loud }
     }

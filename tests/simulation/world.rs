@@ -13,7 +13,7 @@ use axum::body::Body;
 use holdfast::clock::WallClock;
 use holdfast::config::Config;
 use holdfast::http::{self, Front};
-use holdfast::ledger::{NodeId, Turn};
+use holdfast::ledger::{ItemName, NodeId, Turn};
 use holdfast::node::{Counter, NodeError, Office, Parts};
 use holdfast::peer::{Network, PeerLimits, SimNetwork, Spawner};
 use holdfast::raft::Witness;
@@ -253,6 +253,11 @@ impl World {
     /// Notes that no more faults come.
     pub(crate) fn faults_are_over(&self) {
         self.faults_over.store(true, Ordering::Relaxed);
+    }
+
+    /// Tells whether the clients have made as many calls as the plan wants.
+    pub(crate) fn has_calls(&self) -> bool {
+        self.tally.calls.load(Ordering::Relaxed) >= self.plan.calls
     }
 
     /// Returns the number of the next decision that a client is to make, or `None` when the run has
@@ -558,6 +563,16 @@ impl World {
     /// Returns how many transfers of stock were sent by the shards that a node led.
     pub(crate) fn transfers(&self, at: usize) -> u64 {
         self.status(at).map_or(0, |status| status.stock.sends)
+    }
+
+    /// Puts units from nowhere into a node's memory, as no entry does: the judges must see it.
+    #[cfg(test)]
+    pub(crate) fn conjure(&self, at: usize, shard: usize, item: &str, units: u64) {
+        let office = self.machines[at].node.lock().open.as_ref().map(|(one, _)| Arc::clone(one));
+        let name = ItemName { tenant: "default".to_owned(), item: item.to_owned() };
+        if let Some(office) = office {
+            office.corrupt_for_test(shard, |ledger| ledger.corrupt_for_test(&name, units));
+        }
     }
 
     /// Tells why a node takes no part any more.

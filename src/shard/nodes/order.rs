@@ -305,8 +305,12 @@ impl Router {
         deadline: Instant,
     ) -> Result<Ordered, Rejected> {
         match &order {
-            Order::Transfer { shard, to } => return self.transfer(*shard, *to, rehearsal).await,
-            Order::Checkpoint { shard } => return self.checkpoint_of(*shard, rehearsal).await,
+            Order::Transfer { shard, to } => {
+                return self.transfer(*shard, *to, rehearsal, deadline).await;
+            }
+            Order::Checkpoint { shard } => {
+                return self.checkpoint_of(*shard, rehearsal, deadline).await;
+            }
             Order::Cancel { .. }
             | Order::Add { .. }
             | Order::Promote { .. }
@@ -367,6 +371,7 @@ impl Router {
         shard: ShardId,
         to: Option<NodeId>,
         rehearsal: bool,
+        deadline: Instant,
     ) -> Result<Ordered, Rejected> {
         let (leader, _) = self.leading(shard)?;
         if to == Some(leader.node) {
@@ -377,7 +382,7 @@ impl Router {
             let steps = vec![format!("node {} hands shard {shard} to {to}", leader.node)];
             return Ok(Ordered::Planned(Plan { steps, warnings: Vec::new() }));
         }
-        let deadline = runtime::now() + Duration::from_secs(3);
+        let deadline = deadline.min(runtime::now() + Duration::from_secs(3));
         self.errand_done(&leader, Errand::HandOver { shard, to }, deadline).await
     }
 
@@ -385,13 +390,14 @@ impl Router {
         self: &Arc<Router>,
         shard: ShardId,
         rehearsal: bool,
+        deadline: Instant,
     ) -> Result<Ordered, Rejected> {
         let (leader, _) = self.leading(shard)?;
         if rehearsal {
             let steps = vec![format!("node {} makes a checkpoint of shard {shard}", leader.node)];
             return Ok(Ordered::Planned(Plan { steps, warnings: Vec::new() }));
         }
-        let deadline = runtime::now() + CHECKPOINT_MAX;
+        let deadline = deadline.min(runtime::now() + CHECKPOINT_MAX);
         self.errand_done(&leader, Errand::Checkpoint { shard }, deadline).await
     }
 
@@ -401,7 +407,13 @@ impl Router {
         errand: Errand,
         deadline: Instant,
     ) -> Result<Ordered, Rejected> {
-        match self.send_errand(to, errand, deadline).await {
+        // The caller is answered in time; the errand goes on: a handover is not left half-way.
+        let (router, to) = (Arc::clone(self), to.clone());
+        let work = runtime::spawn(async move { router.send_errand(&to, errand, deadline).await });
+        let Ok(Ok(told)) = runtime::timeout_at(deadline, work).await else {
+            return Err(Rejected::Unknown("it was begun and did not end in time".to_owned()));
+        };
+        match told {
             Ok(Errands::Done(Ok(words))) => Ok(Ordered::Done(words)),
             Ok(Errands::Done(Err(words))) => {
                 Err(Rejected::Rule(Rule { name: "leader-can-change", words }))

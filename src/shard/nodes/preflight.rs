@@ -217,6 +217,19 @@ fn shrink(
             ),
         );
     }
+    let may_lead =
+        |voter: &&NodeId| !sight.roster.nodes.get(*voter).is_some_and(|seat| seat.drained);
+    let (leading, needs_leading) =
+        (left.iter().filter(may_lead).count(), if after == 1 { 1 } else { needs });
+    if leading < needs_leading {
+        return broken(
+            "somebody-may-lead",
+            format!(
+                "{doing} node {node} would leave {leading} of {after} voters that may lead: needs \
+                 {needs_leading}. `holdfast node undrain` lets a drained one lead again"
+            ),
+        );
+    }
     let spare = alive - needs;
     warnings.push(format!(
         "{after} voters are left, {alive} of them alive: {spare} more may die before a quorum is \
@@ -362,6 +375,17 @@ mod tests {
 
     fn remove_all_the_same(node: u64) -> Order {
         Order::Remove { node: NodeId(node), fewer: true }
+    }
+
+    /// Seeds 20734 and 20808 of the simulator: one of three was drained and the two others became
+    /// learners, so that the only voter was one that does not lead.
+    #[test]
+    fn a_voter_that_may_lead_is_left() {
+        let mut sight = sight(&VOTERS[..3], &[1, 2, 3]);
+        sight.roster.nodes.get_mut(&NodeId(2)).expect("it has a seat").drained = true;
+        let refused = plan(&remove_all_the_same(3), &sight).map(drop).expect_err("only 1 may lead");
+        assert_eq!(refused.name, "somebody-may-lead");
+        assert!(plan(&remove_all_the_same(2), &sight).is_ok(), "the drained one may go");
     }
 
     #[test]
