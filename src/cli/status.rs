@@ -21,7 +21,8 @@ const UNINITIALISED: &str = "this node belongs to no cluster yet: make one with 
      `holdfast cluster init --nodes URL,URL,URL`";
 
 const NODE_COLUMNS: [&str; 7] = ["id", "state", "http_addr", "peer_addr", "region", "leads", "lag"];
-const SHARD_COLUMNS: [&str; 7] = ["shard", "role", "leader", "term", "applied", "paused", "voters"];
+const SHARD_COLUMNS: [&str; 8] =
+    ["shard", "role", "leader", "preferred", "term", "applied", "paused", "voters"];
 
 impl Status {
     pub(super) async fn run(self, reach: Reach) -> Result<(), Failure> {

@@ -312,6 +312,7 @@ impl Opening {
             checkpoint_every: ms(checkpoint.interval_ms),
             compare_every: COMPARE_EVERY,
             preferred: preferred(&self.members, shard),
+            prefer_every: ms(self.config.raft.prefer_every_ms),
             own: self.identity.node,
         }
     }

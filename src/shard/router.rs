@@ -366,8 +366,13 @@ impl Router {
                 vec![reply(to); count]
             }
             Hop::Forward => {
-                place.meter.forwarded(count);
                 let link = self.link(&member);
+                // It could not be reached a moment ago. Whoever asks when its next dial is due waits
+                // for that; all others go on with something else meanwhile.
+                if link.is_down() {
+                    return vec![reply(Outcome::Paused(PauseReason::QuorumLost)); count];
+                }
+                place.meter.forwarded(count);
                 let questions =
                     questions.into_iter().map(|asked| (asked.question, asked.consistency));
                 let questions = questions.collect();
@@ -422,7 +427,7 @@ impl Router {
             return None;
         }
         let member = self.members.read().get(&leader).cloned()?;
-        Some(self.link(&member))
+        Some(self.link(&member)).filter(|link| !link.is_down())
     }
 
     /// Answers from memory here what a leader's memory can.

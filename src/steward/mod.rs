@@ -26,8 +26,6 @@ use crate::shard::{Outcome, Reply, Router, ShardService};
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How long an entry of the steward may take.
 const COMMAND_MAX: Duration = Duration::from_secs(2);
-/// Leadership moves to its preferred node at most this often.
-const MOVE_EVERY: Duration = Duration::from_secs(60);
 /// How long a failed checkpoint rests before the next attempt.
 const CHECKPOINT_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
@@ -44,6 +42,8 @@ pub struct StewardRules {
     pub compare_every: Duration,
     /// The node that leads this shard when all is well.
     pub preferred: NodeId,
+    /// Leadership moves there at most this often.
+    pub prefer_every: Duration,
     /// This node.
     pub own: NodeId,
 }
@@ -72,6 +72,7 @@ impl Steward {
         stop: watch::Receiver<bool>,
     ) -> Steward {
         let now = runtime::now();
+        shard.prefer(rules.preferred);
         Steward {
             shard,
             router,
@@ -127,10 +128,10 @@ impl Steward {
         }
     }
 
-    /// Brings leadership to its preferred node when that is caught up, at most once a minute.
+    /// Brings leadership to its preferred node when that is caught up, at most every so often.
     async fn move_leadership(&mut self) {
         let (own, preferred) = (self.rules.own, self.rules.preferred);
-        let rested = runtime::now() - self.moved_at > MOVE_EVERY;
+        let rested = runtime::now() - self.moved_at > self.rules.prefer_every;
         if own == preferred || !rested || !self.shard.leads() {
             return;
         }
@@ -140,7 +141,9 @@ impl Steward {
         self.moved_at = runtime::now();
         if let Err(why) = self.shard.hand_over(own, Some(preferred)).await {
             tracing::info!(shard = %self.shard.shard(), to = %preferred, %why, "no transfer");
+            return;
         }
+        self.shard.count_homecoming();
     }
 
     async fn checkpoint(&mut self) {
