@@ -267,17 +267,6 @@ fn push_comment(text: &mut String, line: &str) {
     text.push('\n');
 }
 
-impl Node {
-    /// Returns how many threads carry this many shards: `shard_threads`, or as many as this machine
-    /// has cores, and never more than shards.
-    pub fn shard_thread_count(&self, shards: u16) -> u16 {
-        let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-        let cores = u16::try_from(cores).unwrap_or(u16::MAX);
-        let wanted = if self.shard_threads > 0 { self.shard_threads } else { cores };
-        wanted.min(shards).max(1)
-    }
-}
-
 impl Http {
     /// Returns how many threads serve HTTP: `threads`, or half of this machine's cores, at least 1.
     pub fn thread_count(&self) -> usize {

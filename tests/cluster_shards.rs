@@ -15,6 +15,21 @@ async fn layout(fleet: &Fleet, item: &str) -> Answer {
     fleet.read(id, &format!("/v1/items/{item}/layout")).await
 }
 
+/// Waits until the buckets have these units, in whatever order.
+async fn wait_spread(fleet: &Fleet, units: &[u64]) -> Answer {
+    let mut expected = units.to_vec();
+    expected.sort_unstable();
+    wait_for("the stock is spread", SOON, async || {
+        let seen = layout(fleet, "ticket").await;
+        let buckets = seen.body["buckets"].as_array().cloned().unwrap_or_default();
+        let available = |bucket: &Value| bucket["available"].as_u64().unwrap_or(0);
+        let mut found: Vec<u64> = buckets.iter().map(available).collect();
+        found.sort_unstable();
+        if found == expected { Ok(seen) } else { Err(seen.text) }
+    })
+    .await
+}
+
 fn shards_of(layout: &Answer, region: &str) -> Vec<u16> {
     let buckets = layout.body["buckets"].as_array().expect("buckets").iter();
     let mine = buckets.filter(|bucket| bucket["region"] == region);
@@ -58,13 +73,7 @@ async fn a_shard_without_its_majority_pauses_its_own_bucket_and_the_others_sell_
     let total = 400_u64;
     let body = json!({"total": total, "buckets": 4, "hold": {"ttl_ms": 600_000}});
     fleet.put_item("ticket", &body).await;
-    let seen = wait_for("the stock is spread", SOON, async || {
-        let seen = layout(&fleet, "ticket").await;
-        let buckets = seen.body["buckets"].as_array().cloned().unwrap_or_default();
-        let is_there = |bucket: &Value| bucket["available"] == json!(total / 4);
-        if buckets.len() == 4 && buckets.iter().all(is_there) { Ok(seen) } else { Err(seen.text) }
-    })
-    .await;
+    let seen = wait_spread(&fleet, &[total / 4; 4]).await;
     let region = seen.text_of("default_region").to_owned();
     let paused = shards_of(&seen, &region)[2];
     let (mine, others): (Vec<usize>, Vec<usize>) =
@@ -157,7 +166,7 @@ async fn regions_buckets_lie_with_its_nodes_and_leadership_comes_home() {
     });
     let body = json!({"total": 400, "regions": regions, "hold": {"ttl_ms": 600_000}});
     fleet.put_item("ticket", &body).await;
-    let seen = layout(&fleet, "ticket").await;
+    let seen = wait_spread(&fleet, &[100, 100, 50, 50, 100]).await;
     let mut eu = shards_of(&seen, "eu");
     eu.sort_unstable();
     assert_eq!(eu, [0, 3], "both shards that node 1 leads");

@@ -444,6 +444,45 @@ async fn regions_keep_their_floors_borrow_above_them_and_go_on_answering_when_cl
     assert_eq!((audit.number_of("held"), audit.number_of("available")), (100, 0));
 }
 
+/// A region that gives quota up gives it from all its buckets, not from bucket 0 alone.
+#[tokio::test]
+async fn changed_quota_brings_stock_from_every_bucket_that_has_more_than_its_share() {
+    let fleet = Fleet::start(Plan::new(3, 4).calm()).await;
+    let regions = |eu: u64, us: u64| {
+        let region = |quota| json!({"quota": quota, "floor": 0, "buckets": 2});
+        json!({"regions": {"eu": region(eu), "us": region(us)}})
+    };
+    let mut body = regions(120, 40);
+    body["total"] = json!(160);
+    body["hold"] = json!({"ttl_ms": 600_000});
+    fleet.put_item("ticket", &body).await;
+    let seen = wait_spread(&fleet, "ticket").await;
+    let revision = seen.number_of("revision").to_string();
+    let headers = [("If-Match", revision.as_str())];
+    let path = "/v1/items/ticket/layout";
+    let put = fleet.caller(2).send("PUT", path, &headers, Some(&regions(40, 120))).await;
+    let put = put.expect("an answer");
+    assert_eq!(put.status, 200, "every shard has answered: {put:?}");
+    // What it began can be followed, by whoever asks whichever node.
+    let operation = format!("{}-{}", put.number_of("number"), put.number_of("version"));
+    let path = format!("/v1/items/ticket/operations/{operation}");
+    let followed = fleet.read(3, &path).await;
+    assert_eq!((followed.status, followed.text_of("state")), (200, "done"), "{followed:?}");
+    assert_eq!(followed.body["steps"].as_array().map(Vec::len), Some(4), "{followed:?}");
+    for unknown in ["1-999999", "999999-1", "nonsense"] {
+        let path = format!("/v1/items/ticket/operations/{unknown}");
+        assert_eq!(fleet.read(1, &path).await.status, 404, "{unknown}");
+    }
+    wait_for("the stock lies by the new quotas", SOON, async || {
+        let seen = layout(&fleet, "ticket").await;
+        let of = |bucket: &Value| bucket["available"].as_u64().unwrap_or(0);
+        let available: Vec<u64> = buckets_of(&seen).iter().map(of).collect();
+        if available == [20, 20, 60, 60] { Ok(()) } else { Err(format!("{available:?}")) }
+    })
+    .await;
+    settled_audit(&fleet, "ticket").await;
+}
+
 #[tokio::test]
 async fn operator_moves_stock_once_though_the_call_is_repeated() {
     let fleet = Fleet::start(Plan::new(3, 4).calm()).await;

@@ -20,6 +20,7 @@ mod layout;
 mod listen;
 mod metrics;
 mod openapi;
+mod operation;
 mod pages;
 mod problem;
 mod receipts;

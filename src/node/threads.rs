@@ -74,6 +74,15 @@ fn thread(name: String, warm_bytes: u64) -> std::io::Result<Spawner> {
     Ok(spawner(handle))
 }
 
+/// How many threads carry so many shards: as many as are wanted, or as there are cores, and never
+/// more than shards.
+fn seats_for(wanted: u16, shards: u16) -> u16 {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let cores = u16::try_from(cores).unwrap_or(u16::MAX);
+    let wanted = if wanted > 0 { wanted } else { cores };
+    wanted.min(shards).max(1)
+}
+
 /// The threads of the shards, each started when its first shard is.
 struct Seats {
     threads: u16,
@@ -126,7 +135,7 @@ impl Node {
         }
         let desk = PageDesk::start().map_err(|e| NodeError::io("the pages' thread", e))?;
         let limits = peer_limits(&config);
-        let threads = config.node.shard_thread_count(config.cluster.shards);
+        let threads = seats_for(config.node.shard_threads, config.cluster.shards);
         let warm_bytes = config.memory.warm_bytes / u64::from(threads);
         let seats = Seats { threads, warm_bytes, taken: Mutex::default() };
         let parts = Parts {

@@ -194,6 +194,7 @@ impl Router {
         let (deadline, hop) = (first.deadline, first.hop);
         let questions = requests.iter().map(|request| &request.question);
         let none = self.learn_missing(questions, deadline).await;
+        self.learn_first(&first.question);
         let mut replies = Replies::new(requests.len());
         let mut by_shard: BTreeMap<ShardId, (Vec<usize>, Vec<Addressed>)> = BTreeMap::new();
         for (at, Request { question, consistency, .. }) in requests.into_iter().enumerate() {
@@ -367,8 +368,8 @@ impl Router {
             }
             Hop::Forward => {
                 let link = self.link(&member);
-                // It could not be reached a moment ago. Whoever asks when its next dial is due waits
-                // for that; all others go on with something else meanwhile.
+                // It could not be reached a moment ago. Who asks when its next dial is due waits for
+                // that; all others go on with something else meanwhile.
                 if link.is_down() {
                     return vec![reply(Outcome::Paused(PauseReason::QuorumLost)); count];
                 }

@@ -102,6 +102,7 @@ impl Book {
             Route::Audit => self.audit(),
             Route::ReadLayout => self.read_layout(),
             Route::PutLayout => self.put_layout(),
+            Route::ReadOperation => self.read_item_operation(),
             Route::ListTransfers => self.list_transfers(),
             Route::MoveStock => self.move_stock(),
             Route::SoldOut => self.sold_out(),
