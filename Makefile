@@ -27,8 +27,8 @@ test: ## run every test: units, files, real processes on the loopback, and the s
 	$(CARGO) test --workspace
 	$(MAKE) --no-print-directory sim
 
-# A build of its own: the feature puts every node on the simulator's runtime. Optimised a little: 200
-# seeds take 45 s on two cores then, and four times as long without.
+# A build of its own: the feature puts every node on the simulator's runtime. Optimised a little:
+# the tests take a quarter of the time then. More seeds: examples/simulate.
 sim: ## run the simulator's tests only
 ifneq ($(wildcard tests/simulation.rs),)
 	CARGO_PROFILE_DEV_OPT_LEVEL=1 $(CARGO) test --package holdfast --features sim --test simulation

@@ -6,7 +6,7 @@
 //!
 //! The rooms, from the top floor down (imports point down only; `tests/tidy.rs` enforces it):
 //! [`cli`] · [`node`] · [`http`], [`steward`] · [`shard`] · [`raft`] · [`storage`], [`peer`],
-//! [`client`] · [`ledger`], [`api`], [`codec`], [`config`], [`clock`], [`runtime`].
+//! [`client`] · [`ledger`], [`api`], [`codec`], [`config`], [`clock`], [`runtime`] · [`planted`].
 
 pub mod api;
 pub mod cli;
@@ -18,6 +18,7 @@ pub mod http;
 pub mod ledger;
 pub mod node;
 pub mod peer;
+pub mod planted;
 pub mod raft;
 pub mod runtime;
 pub mod shard;

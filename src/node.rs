@@ -6,11 +6,15 @@
 mod adoption;
 mod announcement;
 mod clocks;
+pub mod inspection;
+mod joining;
 mod members;
 mod memory;
 mod office;
 mod parts;
+mod roll;
 mod running;
+pub mod salvage;
 mod threads;
 mod watch;
 
@@ -58,6 +62,17 @@ pub enum NodeError {
         /// The data directory.
         dir: std::path::PathBuf,
     },
+    /// `holdfast recover` gave this directory's state to a new cluster.
+    #[error(
+        "{} is given up: its state went to a new cluster (the file `{}` says which). Starting it \
+         again would sell the same stock twice",
+        dir.display(),
+        crate::storage::visit::RETIRED_FILE
+    )]
+    Retired {
+        /// The data directory.
+        dir: std::path::PathBuf,
+    },
     /// A shard does not start.
     #[error(transparent)]
     Shard(#[from] crate::raft::StartError),
@@ -80,8 +95,9 @@ fn mend(error: &crate::storage::LogError) -> &'static str {
     match error {
         LogError::Lost { .. } | LogError::Foreign { .. } | LogError::Damaged { .. } => {
             ". What this node promised to its peers is gone, so it must not vote under this id \
-             again. The cluster goes on with the others: keep this directory as it is. This \
-             version cannot give a machine a new id yet; see docs/operations.md"
+             again. The cluster goes on with the others. Bring this machine back under a new id: \
+             run `holdfast node replace ID` on another node, move this directory away, and start \
+             with the token; see docs/operations.md"
         }
         LogError::Io { source, .. } if is_full(source) => FULL,
         LogError::Exists { .. } | LogError::Options(_) | LogError::Io { .. } => "",

@@ -103,3 +103,30 @@ pub fn since_start_ms() -> u64 {
 pub fn is_running() -> bool {
     openraft_rt_sim::SimInstant::try_now().is_some()
 }
+
+#[cfg(feature = "sim")]
+thread_local! {
+    /// What a command costs the thread of its shard, in ns of virtual time.
+    static COMMAND_COST_NS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// From now on, on this thread, every command keeps its shard's single writer busy for so long. A
+/// model for measurements: without it the simulator's threads do everything in no time.
+#[cfg(feature = "sim")]
+pub fn cost_of_a_command(cost: Duration) {
+    COMMAND_COST_NS.set(u64::try_from(cost.as_nanos()).unwrap_or(u64::MAX));
+}
+
+/// Takes the time that so many commands take the thread of their shard: in the simulator what
+/// [`cost_of_a_command`] said, nothing otherwise, since there the work itself takes it.
+pub async fn work(commands: usize) {
+    #[cfg(feature = "sim")]
+    {
+        let cost = COMMAND_COST_NS.get().saturating_mul(commands as u64);
+        if cost > 0 {
+            sleep(Duration::from_nanos(cost)).await;
+        }
+    }
+    #[cfg(not(feature = "sim"))]
+    let _ = commands;
+}

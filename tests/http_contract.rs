@@ -590,6 +590,47 @@ async fn i11_every_outcome_has_its_status_and_none_is_a_no_that_is_not_one() {
     assert_eq!(shop.desk.entries(), before);
 }
 
+/// Found by the HTTP fuzzer: a read with a deadline of 1 ms was told that it may have been done.
+#[tokio::test]
+async fn a_read_without_an_answer_is_late_and_never_of_unknown_outcome() {
+    let shop = Shop::selling("shirt", 1).await;
+    for path in ["/v1/items/shirt", "/v1/items", "/v1/items/shirt/transfers", "/v1/sold-out"] {
+        shop.desk.force(Outcome::Unknown);
+        let read = shop.get(path).await;
+        assert_eq!(
+            (read.status.as_u16(), read.slug().as_str()),
+            (503, "deadline-passed"),
+            "{path}"
+        );
+        assert_eq!(read.json()["retry_same_key"], false);
+    }
+}
+
+/// Seed 370 of the simulator: a lowering in steps had begun, its home could not be asked for a
+/// moment, and the caller was told that nothing was taken. The home went on and took it.
+#[tokio::test]
+async fn a_change_that_has_begun_is_never_told_as_not_taken() {
+    let shop = Shop::new();
+    let two = r#"{"total":10,"regions":{"eu":{"quota":6},"us":{"quota":4}}}"#;
+    assert_eq!(shop.put("shirt", two).await.status, StatusCode::CREATED);
+    let before = shop.desk.entries();
+    let lower = r#"{"delta":-2,"region":"eu","reason":"recount"}"#;
+    let short = ("holdfast-deadline-ms", "700");
+    let headers = [JSON, ("idempotency-key", "k"), short];
+    let call = shop.call("POST", "/v1/items/shirt/adjustments", &headers, lower);
+    let cut_off = async {
+        // Its beginning is applied; from the next look on the home has no quorum.
+        while shop.desk.entries() < before + 2 {
+            tokio::task::yield_now().await;
+        }
+        shop.desk.force(Outcome::Paused(PauseReason::QuorumLost));
+    };
+    let both = async { tokio::join!(call, cut_off) };
+    let limit = std::time::Duration::from_secs(20);
+    let (told, ()) = tokio::time::timeout(limit, both).await.expect("it is answered");
+    assert_eq!((told.status.as_u16(), told.slug().as_str()), (504, "outcome-unknown"));
+}
+
 #[tokio::test]
 async fn prefer_redirect_asks_for_a_307_to_the_leader_with_the_whole_path() {
     let shop = Shop::selling("shirt", 1).await;
@@ -864,7 +905,7 @@ async fn readyz_and_metrics_tell_of_failing_checkpoints_a_failed_log_and_a_repli
     });
     let ready = shop.get("/readyz?verbose").await;
     assert_eq!(ready.status, StatusCode::OK, "an older checkpoint stands: {ready:?}");
-    assert!(ready.text.contains("shard 0: no checkpoint can be made (no space)"), "{ready:?}");
+    assert!(ready.text.contains("cannot make a checkpoint: no space"), "{ready:?}");
     let metrics = shop.get("/metrics").await.text;
     assert!(metrics.contains("holdfast_checkpoint_failures_total{shard=\"0\"} 3"), "{metrics}");
 

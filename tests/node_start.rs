@@ -190,7 +190,10 @@ async fn peers_accept_votes_and_appends_from_no_other_pair_of_node_and_log() {
         for (cluster, node, log) in [(0xc1, 2, 3), (0xc1, 3, 2), (0xc1, 2, 0), (0xc2, 2, 2)] {
             let (refusals, words) = ask(cluster, node, log, lane).await;
             let words = words.expect("nobody answers a stranger");
-            assert_eq!(refusals, 1, "node {node} with log {log} on {lane:?}: {words}");
+            // A stranger may ask how it stands, over a connection that is no member's.
+            let is_heard = cluster == 0xc1 && lane == Lane::Forward;
+            let at_the_door = u64::from(!is_heard);
+            assert_eq!(refusals, at_the_door, "node {node} with log {log} on {lane:?}: {words}");
             assert!(words.contains("no member") || words.contains("foreign cluster"), "{words}");
         }
     }

@@ -1,166 +1,81 @@
-//! Three whole nodes in one thread of virtual time, driven by a seed: clients over HTTP, faults of
-//! every kind, and everything that was answered compared with the laws and with what is found at
-//! the end. Run with `--features sim`.
+//! Three whole nodes in one thread of virtual time, driven by a seed, in CI. Run with
+//! `--features sim`; the command for more, `examples/simulate`, shares all of it.
 //!
-//! `SIM_SEED=n` runs one seed and prints its trace hash; `SIM_SEEDS=n` runs so many; `SIM_FIRST=n`
-//! begins at another; `SIM_TRACE=1` prints every line of the trace.
+//! `SIM_SEEDS=n` runs so many seeds, `SIM_FIRST=n` begins at another. A failing seed prints the
+//! command that replays it.
 #![cfg(feature = "sim")]
 
-#[path = "simulation/books.rs"]
-mod books;
-#[path = "simulation/buyers.rs"]
-mod buyers;
-#[path = "simulation/finale.rs"]
-mod finale;
-#[path = "simulation/judge.rs"]
-mod judge;
-#[path = "simulation/nemesis.rs"]
-mod nemesis;
-#[path = "simulation/plan.rs"]
-mod plan;
-#[path = "simulation/trace.rs"]
-mod trace;
-#[path = "simulation/world.rs"]
-mod world;
+#[path = "simulation/mod.rs"]
+mod simulation;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
-use holdfast::runtime::{Rt, life};
-use openraft_rt::AsyncRuntime as _;
 use parking_lot::Mutex;
 
-use books::Books;
-use buyers::Client;
-use nemesis::Nemesis;
-use plan::Plan;
-use world::World;
+use simulation::cut::{Cut, Keep};
+use simulation::shrink::shrink_by;
+use simulation::trace::Trace;
+use simulation::verdict::Verdict;
+use simulation::{run, scale, stage};
 
 /// Seeds of an ordinary run.
-const SEEDS: u64 = 200;
-
-/// What a run leaves.
-struct Verdict {
-    broken: Vec<String>,
-    hash: u64,
-    tail: Vec<String>,
-    calls: u64,
-    virtual_ms: u64,
-}
-
-/// Runs one seed.
-fn run(seed: u64) -> Verdict {
-    let plan = Plan::draw(seed);
-    let mut runtime = Rt::with_seed(seed);
-    life::take_panics();
-    let world = runtime.block_on(async {
-        let world = World::new(plan);
-        let spread = (0..).zip(&world.plan.items).filter(|(_, item)| item.buckets > 1);
-        let spread = spread.map(|(at, _)| at).collect();
-        let books = Arc::new(Mutex::new(Books { spread, ..Books::default() }));
-        if let Err(law) = play(&world, &books).await {
-            world.broken(law);
-        }
-        for panic in life::take_panics() {
-            world.broken(format!("a task of a node panicked: {panic}"));
-        }
-        world.trace.say("the end");
-        world.end();
-        world
-    });
-    let virtual_ms = runtime.block_on(async { holdfast::runtime::since_start_ms() });
-    drop(runtime);
-    Verdict {
-        broken: world.judge.verdict(),
-        hash: world.trace.hash(),
-        tail: world.trace.tail(),
-        calls: world.calls(),
-        virtual_ms,
-    }
-}
-
-async fn play(world: &Arc<World>, books: &Arc<Mutex<Books>>) -> Result<(), String> {
-    world.trace.say(format!("{:?}", world.plan));
-    finale::found(world).await?;
-    let stop = Arc::new(AtomicBool::new(false));
-    let nemesis = life::spawn_in_the_world(Nemesis::new(world, &stop).run());
-    let clients: Vec<_> = (0..world.plan.clients as u64)
-        .map(|number| life::spawn_in_the_world(Client::new(world, books, number).run()))
-        .collect();
-    for client in clients {
-        client.await.map_err(|error| format!("a client: {error}"))?;
-    }
-    stop.store(true, Ordering::Relaxed);
-    nemesis.await.map_err(|error| format!("the nemesis: {error}"))?;
-    if world.judge.is_broken() {
-        return Ok(());
-    }
-    finale::heal(world);
-    finale::commit_everywhere(world).await?;
-    finale::settle(world).await?;
-    let mut books = std::mem::take(&mut *books.lock());
-    finale::read_back(world, &mut books).await
-}
-
-fn replay(seed: u64) -> String {
-    format!("SIM_SEED={seed} cargo test --features sim --test simulation -- --nocapture")
-}
-
-fn report(seed: u64, verdict: &Verdict) -> String {
-    let tail = verdict.tail.join("\n");
-    let broken = verdict.broken.join("\n  ");
-    format!("{tail}\n\nseed {seed} breaks:\n  {broken}\nreplay it with: {}\n", replay(seed))
-}
+const SEEDS: u64 = 520;
+/// Threads that run seeds.
+const THREADS: usize = 2;
 
 fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("{variable} is a number, not {text:?}")))
 }
 
+fn quietly(seed: u64) -> Verdict {
+    run(seed, &Cut::default(), Trace::quiet())
+}
+
+/// Every hundredth seed is run again in another process, which must leave the same trace.
 #[test]
-fn every_seed_keeps_the_laws() {
-    if let Some(seed) = number("SIM_SEED") {
-        let verdict = run(seed);
-        println!("seed {seed}: trace hash {:016x}", verdict.hash);
-        assert!(verdict.broken.is_empty(), "{}", report(seed, &verdict));
+fn every_seed_keeps_the_laws_and_leaves_the_same_trace_in_any_process() {
+    if let Some(seed) = number("SIM_HASH_OF") {
+        println!("seed {seed}: trace hash {}", quietly(seed).hash);
         return;
     }
     let first = number("SIM_FIRST").unwrap_or(1);
     let seeds = number("SIM_SEEDS").unwrap_or(SEEDS);
     let next = AtomicU64::new(first);
-    let failed = Mutex::new(Vec::new());
-    let done = Mutex::new((0_u64, 0_u64));
+    let (failed, done) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
     let began = Instant::now();
     std::thread::scope(|scope| {
-        for _ in 0..2 {
+        for _ in 0..THREADS {
             scope.spawn(|| {
                 loop {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
                     if seed >= first + seeds || !failed.lock().is_empty() {
                         return;
                     }
-                    let ran = std::panic::catch_unwind(|| run(seed));
-                    let Ok(verdict) = ran else {
-                        let words = format!("seed {seed} ends in a panic: {}", replay(seed));
-                        failed.lock().push(words);
-                        return;
-                    };
-                    let mut done = done.lock();
-                    done.0 += verdict.calls;
-                    done.1 += verdict.virtual_ms;
-                    if !verdict.broken.is_empty() {
-                        failed.lock().push(report(seed, &verdict));
+                    let verdict = quietly(seed);
+                    if !verdict.is_clean() {
+                        failed.lock().push(verdict.report());
+                    } else if seed.is_multiple_of(100) {
+                        assert_eq!(verdict.hash, hash_elsewhere(seed), "seed {seed} elsewhere");
                     }
+                    done.lock().push(verdict);
                 }
             });
         }
     });
-    let (calls, virtual_ms) = *done.lock();
+    let done = done.into_inner();
+    let sum = |of: fn(&Verdict) -> u64| done.iter().map(of).sum::<u64>();
     println!(
-        "{seeds} seeds from {first}: {calls} calls, {} s of virtual time in {:?}",
-        virtual_ms / 1_000,
-        began.elapsed()
+        "{} seeds from {first} in {:?}: {} calls, {} faults, {} entries, {} units moved, {} s of \
+         virtual time",
+        done.len(),
+        began.elapsed(),
+        sum(|one| one.calls),
+        sum(|one| u64::from(one.fault_count())),
+        sum(|one| one.entries),
+        sum(|one| one.moved),
+        sum(|one| one.virtual_ms) / 1_000,
     );
     let failed = failed.into_inner();
     assert!(failed.is_empty(), "{}", failed.join("\n"));
@@ -170,8 +85,12 @@ fn every_seed_keeps_the_laws() {
 fn hash_elsewhere(seed: u64) -> String {
     let own = std::env::current_exe().expect("a test knows its own path");
     let output = std::process::Command::new(own)
-        .args(["every_seed_keeps_the_laws", "--exact", "--nocapture"])
-        .env("SIM_SEED", seed.to_string())
+        .args([
+            "every_seed_keeps_the_laws_and_leaves_the_same_trace_in_any_process",
+            "--exact",
+            "--nocapture",
+        ])
+        .env("SIM_HASH_OF", seed.to_string())
         .output()
         .expect("this test runs, so it can run again");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -180,12 +99,62 @@ fn hash_elsewhere(seed: u64) -> String {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_trace_in_any_process() {
-    for seed in [7, 29, 104] {
-        let first = format!("{:016x}", run(seed).hash);
-        // Other seeds ran on this thread, and a whole run of this one.
-        assert_eq!(first, format!("{:016x}", run(seed).hash), "seed {seed}, the second time");
-        assert_eq!(first, hash_elsewhere(seed), "seed {seed}, in another process");
+fn trace_is_decided_by_the_seed_and_by_what_is_left_out_of_it() {
+    let plain = quietly(7);
+    assert_eq!(plain.hash, quietly(7).hash, "the same seed again, on a thread that ran others");
+    assert_ne!(plain.hash, quietly(8).hash, "the hash sees something");
+    let cut = Cut { faults: Keep::only([0, 2]), decisions: Keep::only(0..40), ..Cut::default() };
+    let smaller = run(7, &cut, Trace::quiet());
+    assert!(smaller.fault_count() <= 2 && smaller.decisions <= 40, "{smaller:?}");
+    assert_eq!(smaller.hash, run(7, &cut, Trace::quiet()).hash);
+}
+
+/// A run that fails when it keeps one fault and two decisions is shrunk to these.
+#[test]
+fn failing_run_is_shrunk_to_what_it_needs() {
+    let mut attempts = 0;
+    let mut attempt = |cut: &Cut| {
+        attempts += 1;
+        let fails = cut.faults.has(3) && cut.decisions.has(17) && cut.decisions.has(140);
+        let broken = if fails { vec![format!("a unit is missing: {attempts}")] } else { vec![] };
+        let faults = [("Kill".to_owned(), 12)].into();
+        Verdict { broken, decisions: 200, faults, ..Verdict::default() }
+    };
+    let limit = Duration::from_secs(60);
+    let (cut, verdict) = shrink_by(&mut attempt, Cut::default(), limit, &mut |_, _| {});
+    assert_eq!((cut.faults, cut.decisions), (Keep::only([3]), Keep::only([17, 140])));
+    assert_eq!(cut.clients, Some(1));
+    assert_eq!(verdict.law().as_deref(), Some("a unit is missing:"));
+}
+
+/// Plays a scene under some seeds.
+fn scene(play: fn(u64) -> Verdict) {
+    for seed in 1..=24 {
+        let verdict = play(seed);
+        let (tail, broken) = (verdict.tail.join("\n"), verdict.broken.join("\n  "));
+        assert!(verdict.is_clean(), "{tail}\nseed {seed} of this scene breaks:\n  {broken}");
     }
-    assert_ne!(run(7).hash, run(8).hash, "the hash sees something");
+}
+
+#[test]
+fn retry_that_would_take_a_second_unit_after_exhaustion_takes_none() {
+    scene(stage::retry_after_exhaustion);
+}
+
+#[test]
+fn leader_that_stood_still_answers_nothing_from_the_past() {
+    scene(stage::stopped_leader);
+}
+
+#[test]
+fn attempt_that_arrives_after_its_key_was_given_up_makes_no_hold() {
+    scene(stage::attempt_after_its_void);
+}
+
+/// By the model that `simulate scale-out` prints.
+#[test]
+fn eight_buckets_sell_six_times_what_one_sells_and_seldom_trade() {
+    let figures = scale::measure();
+    println!("{}", figures.words());
+    assert!(figures.is_good(), "{figures:?}");
 }

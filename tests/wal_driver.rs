@@ -171,6 +171,81 @@ fn s10_a_failed_sync_or_write_ends_the_log_and_is_never_tried_again() {
     }
 }
 
+/// Fills a disk and appends until the log waits for room; returns what was asked and not answered.
+async fn until_it_waits_for_room(
+    disk: &SimDisk,
+    node: &NodeLog,
+    log: &ShardLog,
+) -> (u64, Vec<oneshot::Receiver<std::io::Result<()>>>) {
+    until("the spare", || node.health().spares == 1).await;
+    disk.set_capacity(Some(disk.used_bytes()));
+    let mut next = 0;
+    while node.health().waits_for_room.is_none() {
+        assert!(next < 1_000, "it should have been full long ago");
+        let mut done = append(log, next, &[7; 100]);
+        next += 1;
+        while done.try_recv().is_err() && node.health().waits_for_room.is_none() {
+            runtime::sleep(Duration::from_micros(200)).await;
+        }
+    }
+    let more = (0..3).map(|ahead| append(log, next + ahead, &[7; 100])).collect();
+    (next + 3, more)
+}
+
+#[test]
+fn s10_a_log_without_room_waits_and_goes_on_by_itself_when_there_is_room() {
+    run(async {
+        let disk = SimDisk::new();
+        let node = create(&disk, small());
+        let log = node.shard(ShardId(0));
+        let (asked, mut waiting) = until_it_waits_for_room(&disk, &node, &log).await;
+        let health = node.health();
+        assert_eq!(health.failed, None);
+        assert!(health.housekeeping.is_some(), "{health:?}");
+        for done in &mut waiting {
+            assert!(done.try_recv().is_err(), "told before it was durable");
+        }
+        // Half a segment is no room.
+        disk.set_capacity(Some(disk.used_bytes() + small().segment_bytes / 2));
+        until("it waits on", || {
+            node.health().waits_for_room.is_some_and(|time| time > Duration::from_millis(250))
+        })
+        .await;
+        assert!(waiting.iter_mut().all(|done| done.try_recv().is_err()));
+        disk.set_capacity(None);
+        for done in waiting {
+            synced(done).await;
+        }
+        assert_eq!(node.health().waits_for_room, None);
+        node.close().await.expect("healthy");
+        disk.power_cut(0);
+        let node = reopen(&disk);
+        let seen = node.shard(ShardId(0)).read(0..asked + 9, usize::MAX).expect("read");
+        assert_eq!(seen.len() as u64, asked, "all of it, once");
+        node.close().await.expect("healthy");
+    });
+}
+
+#[test]
+fn s10_a_log_that_is_closed_while_it_waits_for_room_answers_no_and_loses_nothing() {
+    run(async {
+        let disk = SimDisk::new();
+        let node = create(&disk, small());
+        let log = node.shard(ShardId(0));
+        let (asked, waiting) = until_it_waits_for_room(&disk, &node, &log).await;
+        assert!(node.close().await.is_err(), "it could not do what was asked");
+        let answered_no = waiting.len() as u64 + 1;
+        for done in waiting {
+            assert!(done.await.expect("told").is_err());
+        }
+        disk.set_capacity(None);
+        let node = reopen(&disk);
+        let seen = node.shard(ShardId(0)).read(0..asked, usize::MAX).expect("read");
+        assert_eq!(seen.len() as u64, asked - answered_no, "what was acknowledged is there");
+        node.close().await.expect("healthy");
+    });
+}
+
 #[test]
 fn s04_what_a_restart_read_after_a_failed_sync_is_really_durable() {
     run(async {

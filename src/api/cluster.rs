@@ -20,6 +20,15 @@ pub struct Cluster {
     pub shards: Vec<Shard>,
     /// How many more nodes may fail before some shard has no quorum, as far as this node sees.
     pub failures_tolerated: u64,
+    /// The answering node's log and the disk under it.
+    #[serde(default)]
+    pub disk: NodeDisk,
+    /// The answering node's clock beside those of the others.
+    #[serde(default)]
+    pub clock: NodeClock,
+    /// What is wrong, as far as the answering node sees; the worst first.
+    #[serde(default)]
+    pub troubles: Vec<Trouble>,
     /// The answering node's wall clock.
     pub wall_clock: Timestamp,
     /// Ms since it started.
@@ -28,6 +37,71 @@ pub struct Cluster {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub stopped: Option<String>,
+}
+
+/// How bad something is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Severity {
+    /// All serve; somebody should act.
+    Warning,
+    /// Something does not serve.
+    Broken,
+}
+
+/// One thing that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Trouble {
+    /// How bad it is.
+    pub severity: Severity,
+    /// What was seen.
+    pub what: String,
+    /// Why it matters.
+    pub why: String,
+    /// What to do: a command where there is one.
+    pub act: String,
+}
+
+/// A node's log and the disk under it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NodeDisk {
+    /// Bytes that may still be written.
+    pub free_bytes: u64,
+    /// The size of the disk; 0 when it is not known.
+    pub total_bytes: u64,
+    /// Below so many free bytes new holds are shed.
+    pub floor_bytes: u64,
+    /// Whether new holds are shed for want of room.
+    pub full: bool,
+    /// Whether the ballast file was given up.
+    pub ballast_released: bool,
+    /// How long the log has been waiting for room, in ms.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub waits_for_room_ms: Option<u64>,
+    /// Why the log takes nothing any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub log_failed: Option<String>,
+    /// The age of the oldest append that is not synced, in ms.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub oldest_unsynced_ms: Option<u64>,
+    /// The median time of a sync of the log, in µs.
+    pub sync_p50_us: u64,
+    /// The 99th percentile of that time, in µs.
+    pub sync_p99_us: u64,
+}
+
+/// A node's clock beside those of the others.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NodeClock {
+    /// Whether a majority of all members, the node included, agrees with it.
+    pub agrees: bool,
+    /// Whether it is further than the bound from a majority: then the node does not lead.
+    pub wild: bool,
+    /// The bound, in ms.
+    pub offset_ms_max: u64,
 }
 
 /// A member of the cluster.
@@ -45,6 +119,10 @@ pub struct Node {
     /// itself.
     #[serde(default)]
     pub answers: bool,
+    /// Its clock minus the answering node's, in ms, when it has answered lately.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub clock_offset_ms: Option<i64>,
     /// The shards that it leads, as far as the answering node knows.
     pub leads: Vec<u16>,
     /// Its worst lag in log entries over the shards that the answering node leads.
@@ -82,6 +160,11 @@ pub struct Shard {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub quorum_age_ms: Option<u64>,
+    /// How long ago this replica made or received its last checkpoint, in ms; absent when it has
+    /// not since it started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub checkpoint_age_ms: Option<u64>,
     /// Why it grants nothing now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]

@@ -9,6 +9,7 @@ mod hold;
 mod index;
 mod item;
 mod layout;
+mod nodes;
 mod problem;
 mod time;
 
@@ -17,6 +18,7 @@ pub use hold::*;
 pub use index::*;
 pub use item::*;
 pub use layout::*;
+pub use nodes::*;
 pub use problem::*;
 pub use time::*;
 

@@ -250,9 +250,10 @@ fn already_founded(known: &[Option<String>], offered: bool) -> Result<Option<Str
         (1, true) if !offered => Ok(known.first().cloned().flatten()),
         (1, _) if offered => Ok(None),
         (1, _) => Err(Failure::Usage(
-            "some of these nodes belong to a cluster already and others are empty. This version \
-             adds no node to a cluster (docs/operations.md); an interrupted `cluster init` goes on \
-             when it is run again with its plan file"
+            "some of these nodes belong to a cluster already and others are empty. `holdfast node \
+             add` brings a node in, and `holdfast node replace ID` one for a node that lost its \
+             disk (docs/operations.md); an interrupted `cluster init` goes on when it is run again \
+             with its plan file"
                 .into(),
         )),
         (_, _) => Err(Failure::Usage(format!(

@@ -207,6 +207,26 @@ impl LocalCluster {
         Ok(())
     }
 
+    /// Tells one node to stop, with SIGTERM.
+    pub(super) fn terminate(&self, id: usize) -> Result<(), Failure> {
+        if let Some(child) = &self.children[id - 1] {
+            let pid = rustix::process::Pid::from_child(child);
+            rustix::process::kill_process(pid, rustix::process::Signal::TERM)
+                .map_err(std::io::Error::from)?;
+        }
+        Ok(())
+    }
+
+    /// Tells whether one node's process is still there.
+    pub(super) fn is_running(&mut self, id: usize) -> Result<bool, Failure> {
+        let Some(child) = &mut self.children[id - 1] else { return Ok(false) };
+        if child.try_wait()?.is_some() {
+            self.children[id - 1] = None;
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
     /// Stops all nodes and removes the data when it was not asked for.
     pub(super) async fn stop(mut self) -> Result<(), Failure> {
         let bar = spinner("stopping the nodes");

@@ -9,14 +9,19 @@ mod audit;
 mod bench;
 mod cluster;
 mod demo;
+mod doctor;
 mod hold;
 mod huge_pages;
 mod item;
 mod layout;
 mod local_cluster;
+mod node;
 mod output;
+mod picture;
 mod progress;
+mod recover;
 mod serve;
+mod shard;
 mod status;
 
 use std::ffi::OsString;
@@ -35,14 +40,22 @@ Exit codes:
   0  done
   1  refused (sold out, not found, ...), or a law is broken (audit, bench)
   2  the command line or a file is wrong
-  3  no node could act, or the outcome is unknown (stderr tells the key to retry with)";
+  3  no node could act, or the outcome is unknown (stderr tells the key to retry with)
+  4  done, and there is something to act on (doctor, recover, status)";
+
+/// What `--version` says.
+const VERSION: &str = if cfg!(feature = "planted") {
+    concat!(env!("CARGO_PKG_VERSION"), " WITH PLANTED FAULTS, for tests only")
+} else {
+    env!("CARGO_PKG_VERSION")
+};
 
 /// How long a look at a cluster of which no node listens may take.
 const UNREACHABLE_WITHIN: Duration = Duration::from_millis(500);
 
 /// Sells the last unit exactly once: a replicated, durable inventory store.
 #[derive(Debug, Parser)]
-#[command(name = "holdfast", version, after_help = EXIT_CODES, max_term_width = 100)]
+#[command(name = "holdfast", version = VERSION, after_help = EXIT_CODES, max_term_width = 100)]
 struct CommandLine {
     #[command(flatten)]
     reach: Reach,
@@ -139,8 +152,28 @@ enum Verb {
   holdfast hold list ticket-1 --state held"
     )]
     Hold(hold::HoldVerb),
+    /// Bring nodes into a running cluster, drain them, take them out.
+    #[command(
+        subcommand,
+        after_help = "Examples:
+  holdfast node list
+  holdfast node add
+  holdfast node replace 3"
+    )]
+    Node(node::NodeVerb),
+    /// Who leads and votes in each shard; moves of leadership; checkpoints.
+    #[command(
+        subcommand,
+        after_help = "Example:
+  holdfast shard list"
+    )]
+    Shard(shard::ShardVerb),
     /// Tell how the nodes and shards are.
     Status(status::Status),
+    /// Look at the data directory of a node that does not run, and change nothing in it.
+    Doctor(doctor::Doctor),
+    /// Make a new cluster of what is left of one that lost its quorum, every item paused.
+    Recover(recover::Recover),
     /// Check that every unit is accounted for; exits 1 when a law is broken.
     Audit(audit::AuditVerb),
     /// Measure a cluster with a closed-loop load, then audit it.
@@ -162,6 +195,9 @@ enum Failure {
     /// No node could act, or the outcome is unknown.
     #[error("{0}")]
     Unavailable(String),
+    /// All is done, and somebody should look at what was found.
+    #[error("{0}")]
+    Attention(String),
 }
 
 impl Failure {
@@ -170,6 +206,7 @@ impl Failure {
             Failure::Refused(_) | Failure::Broken(_) => 1,
             Failure::Usage(_) => 2,
             Failure::Unavailable(_) => 3,
+            Failure::Attention(_) => 4,
         }
     }
 }
@@ -244,7 +281,11 @@ fn run_verb(line: CommandLine) -> ExitCode {
         Verb::Cluster(cluster) => block_on(cluster.run(reach)),
         Verb::Item(item) => block_on(item.run(reach)),
         Verb::Hold(hold) => block_on(hold.run(reach)),
+        Verb::Node(node) => block_on(node.run(reach)),
+        Verb::Shard(shard) => block_on(shard.run(reach)),
         Verb::Status(status) => block_on(status.run(reach)),
+        Verb::Doctor(doctor) => doctor.run(&reach),
+        Verb::Recover(recover) => block_on(recover.run(reach)),
         Verb::Audit(audit) => block_on(audit.run(reach)),
         Verb::Bench(bench) => block_on(bench.run(reach)),
     };

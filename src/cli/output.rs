@@ -101,7 +101,10 @@ impl Voice {
 fn as_json(failure: &Failure) -> Value {
     let problem = match failure {
         Failure::Refused(problem) => Some(&problem.members),
-        Failure::Broken(_) | Failure::Usage(_) | Failure::Unavailable(_) => None,
+        Failure::Broken(_)
+        | Failure::Usage(_)
+        | Failure::Unavailable(_)
+        | Failure::Attention(_) => None,
     };
     let mut value = json!({ "error": failure.to_string(), "exit_code": failure.exit_code() });
     if let (Some(problem), Some(members)) = (problem, value.as_object_mut()) {

@@ -21,7 +21,10 @@ use crate::node::Node;
   holdfast serve --config config/cluster/n1.toml
   HOLDFAST_NODE__DATA_DIR=/var/lib/holdfast holdfast serve --set http.listen=0.0.0.0:7101
 
-A new node is empty until `holdfast cluster init` makes it part of a cluster.
+  holdfast serve --config n4.toml --join http://127.0.0.1:7101 --token hfj-...
+
+A new node is empty until `holdfast cluster init` makes it part of a cluster, or --join brings it
+into one that runs (`holdfast node add` prints the token).
 SIGTERM and Ctrl-C hand leadership over and answer what is under way, then stop.
 A second one stops at once, with exit code 130.")]
 pub(super) struct Serve {
@@ -31,6 +34,12 @@ pub(super) struct Serve {
     /// Sets one key above file and environment; may be given often.
     #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
     set: Vec<(String, String)>,
+    /// Join the cluster that answers at one of these URLs, as a new node, when this one is empty.
+    #[arg(long, value_name = "URL", value_delimiter = ',', requires = "token")]
+    join: Vec<String>,
+    /// The token that `holdfast node add` printed; it lets one machine in, once.
+    #[arg(long, value_name = "TOKEN", env = "HOLDFAST_JOIN_TOKEN", hide_env_values = true)]
+    token: Option<String>,
     /// Also stop when stdin ends: a node that `demo` or `bench` started dies with its parent.
     #[arg(long, hide = true)]
     stop_with_stdin: bool,
@@ -44,7 +53,8 @@ impl Serve {
             huge_pages::ask_for_them();
         }
         speak(&config)?;
-        run_node(config, self.stop_with_stdin)
+        let join = self.token.filter(|_| !self.join.is_empty()).map(|token| (self.join, token));
+        run_node(config, join, self.stop_with_stdin)
     }
 }
 
@@ -78,13 +88,31 @@ fn what_is_said(level: LevelFilter) -> Targets {
 const AT_ONCE: i32 = 130;
 
 /// Runs a node until it is told to stop, or until it can do nothing any more.
-fn run_node(config: Config, stop_with_stdin: bool) -> Result<(), Failure> {
+fn run_node(
+    config: Config,
+    join: Option<(Vec<String>, String)>,
+    stop_with_stdin: bool,
+) -> Result<(), Failure> {
     super::block_on(async {
+        if let Some(confession) = crate::planted::confession() {
+            eprintln!("{confession}");
+        }
         let (version, data_dir) = (env!("CARGO_PKG_VERSION"), config.node.data_dir.display());
         tracing::info!("holdfast {version}, data in {data_dir}");
         let node = Node::start(config).await.map_err(|e| Failure::Unavailable(e.to_string()))?;
         let mut orders = Orders::listen()?;
+        let office = std::sync::Arc::clone(node.office());
+        // Ends only when it failed: a node that has joined goes on.
+        let refused = async move {
+            if let Some((urls, token)) = join
+                && let Err(why) = office.join(&urls, &token).await
+            {
+                return why;
+            }
+            std::future::pending().await
+        };
         let why = tokio::select! {
+            why = refused => Err(why),
             why = orders.next(stop_with_stdin) => Ok(why),
             end = node.failed() => Err(end.why),
         };

@@ -1,35 +1,51 @@
-//! `holdfast status`: how the nodes and shards are.
+//! `holdfast status`: how the nodes and shards are, on one screen, and what to do about what is
+//! wrong.
+//!
+//! It asks one node who is there, and then every other node for its own view: disks and clocks are
+//! known to their own node only, and lag to the leaders.
+
+use std::time::Duration;
 
 use clap::Args;
 use comfy_table::Table;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::output::{Voice, rows};
+use super::output::{Voice, table};
+use super::picture::{bar, size, span, trouble};
 use super::{Failure, Reach};
+use crate::client::Client;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   holdfast status
   holdfast status --json | jq '.shards[] | select(.paused)'
+  watch -n 2 holdfast status
 
-Exits 3 when a shard has no leader or is paused, and when the node belongs to no cluster. `DOWN` is
-a node that has not answered the asked one for some seconds.")]
+Exits 3 when a shard has no leader or is paused, and when the node belongs to no cluster; 4 when all
+serve and there is something to act on. `DOWN` is a node that does not answer this command.")]
 pub(super) struct Status {}
 
 /// What a node without a cluster is.
 const UNINITIALISED: &str = "this node belongs to no cluster yet: make one with \
      `holdfast cluster init --nodes URL,URL,URL`";
 
-const NODE_COLUMNS: [&str; 7] = ["id", "state", "http_addr", "peer_addr", "region", "leads", "lag"];
-const SHARD_COLUMNS: [&str; 8] =
-    ["shard", "role", "leader", "preferred", "term", "applied", "paused", "voters"];
+/// How long each of the other nodes may take for its own view.
+const OTHERS_WITHIN: Duration = Duration::from_millis(1_500);
+/// Columns of a bar.
+const BAR: usize = 8;
 
 impl Status {
     pub(super) async fn run(self, reach: Reach) -> Result<(), Failure> {
         let client = reach.impatient_client()?;
         let voice = reach.voice();
-        let cluster = client.get("/admin/v1/cluster").await?.body;
-        show(voice, &cluster);
+        let mut cluster = client.get("/admin/v1/cluster").await?.body;
+        let views = views_of_all(&reach, &cluster).await;
+        let troubles = all_troubles(&cluster, &views);
+        if let Some(members) = cluster.as_object_mut() {
+            let others = views.iter().skip(1).cloned().collect();
+            members.insert("views".to_owned(), Value::Array(others));
+        }
+        show(voice, &cluster, &views, &troubles);
         if let Some(why) = cluster.get("stopped").and_then(Value::as_str) {
             return Err(Failure::Unavailable(format!("this node takes no part: {why}")));
         }
@@ -37,61 +53,233 @@ impl Status {
             return Err(Failure::Unavailable(UNINITIALISED.to_owned()));
         }
         let ill = ill_shards(&cluster);
-        if ill.is_empty() {
-            return Ok(());
+        if !ill.is_empty() {
+            return Err(Failure::Unavailable(format!("not serving: {}", ill.join(", "))));
         }
-        Err(Failure::Unavailable(format!("not serving: {}", ill.join(", "))))
+        match troubles.len() {
+            0 => Ok(()),
+            1 => Err(Failure::Attention("one thing to act on".to_owned())),
+            more => Err(Failure::Attention(format!("{more} things to act on"))),
+        }
     }
 }
 
-fn show(voice: Voice, cluster: &Value) {
+/// The view of the node that was asked, and those of the others that answer.
+async fn views_of_all(reach: &Reach, cluster: &Value) -> Vec<Value> {
+    let own = cluster.get("node").and_then(Value::as_u64);
+    let nodes = list(cluster, "nodes").iter();
+    let others = nodes.filter(|node| number(node, "id") != own);
+    let asked = others.filter_map(|node| node.get("http_addr").and_then(Value::as_str)).map(
+        |address| async move {
+            let mut config = reach.config_of(&[format!("http://{address}")]);
+            config.operation_within = OTHERS_WITHIN;
+            config.unreachable_within = OTHERS_WITHIN;
+            let client = Client::new(config).ok()?;
+            client.get("/admin/v1/cluster").await.ok().map(|answered| answered.body)
+        },
+    );
+    let answered = futures_util::future::join_all(asked).await;
+    std::iter::once(cluster.clone()).chain(answered.into_iter().flatten()).collect()
+}
+
+/// What is wrong by the word of all nodes, each thing once, the worst first. A node that does not
+/// answer this command is told of as well, unless another one tells of it already.
+fn all_troubles(cluster: &Value, views: &[Value]) -> Vec<Value> {
+    let mut told: Vec<Value> = Vec::new();
+    for node in list(cluster, "nodes").iter().filter(|node| view_of(views, node).is_none()) {
+        let id = node.get("id").map(Value::to_string).unwrap_or_default();
+        let address = node.get("http_addr").and_then(Value::as_str).unwrap_or_default();
+        told.push(json!({
+            "severity": "warning",
+            "what": format!("node {id} ({address}) does not answer"),
+            "why": "every shard has lost one copy for as long as it is away",
+            "act": format!(
+                "on its machine: systemctl status holdfast; journalctl -u holdfast -n 50. If the \
+                 machine is gone: holdfast node replace {id}"
+            ),
+        }));
+    }
+    let down: Vec<String> =
+        told.iter().filter_map(|one| Some(format!("{} ", one.get("what")?.as_str()?))).collect();
+    for one in views.iter().flat_map(|view| list(view, "troubles")) {
+        // "node 2 (…) does not answer node 1" of a node that answers nobody.
+        let what = one.get("what").and_then(Value::as_str).unwrap_or_default();
+        if down.iter().any(|known| what.starts_with(known.as_str())) {
+            continue;
+        }
+        if !told.iter().any(|known| known.get("what") == one.get("what")) {
+            told.push(one.clone());
+        }
+    }
+    told.sort_by_key(|one| one.get("severity").and_then(Value::as_str) != Some("broken"));
+    told
+}
+
+fn show(voice: Voice, cluster: &Value, views: &[Value], troubles: &[Value]) {
     if voice.is_json() {
         voice.line(&cluster.to_string());
         return;
     }
-    let id = cluster.get("cluster_id").and_then(Value::as_str);
-    voice.line(&format!("cluster {}", id.unwrap_or("(none yet: run `holdfast cluster init`)")));
-    for table in tables(cluster) {
-        voice.line(&table.to_string());
+    voice.line(&head(cluster, views));
+    if !list(cluster, "nodes").is_empty() {
+        voice.line(&nodes(cluster, views).to_string());
+    }
+    if !list(cluster, "shards").is_empty() {
+        voice.line(&shards(cluster, views).to_string());
+    }
+    for one in troubles {
+        let text = |name: &str| one.get(name).and_then(Value::as_str).unwrap_or_default();
+        let mark = if text("severity") == "broken" { "✗" } else { "!" };
+        voice.line(&trouble(mark, text("what"), text("why"), text("act")));
+    }
+    if troubles.is_empty() && !is_absent(cluster.get("cluster_id")) {
+        voice.line("all serve; nothing to act on");
     }
 }
 
-fn tables(cluster: &Value) -> Vec<Table> {
-    let list =
-        |name: &str| cluster.get(name).and_then(Value::as_array).filter(|list| !list.is_empty());
-    let nodes = list("nodes").map(|nodes| {
-        let nodes: Vec<Value> = nodes.iter().map(with_state).collect();
-        rows(&nodes, &NODE_COLUMNS)
-    });
-    let shards = list("shards").map(|shards| rows(shards, &SHARD_COLUMNS));
-    nodes.into_iter().chain(shards).collect()
+fn head(cluster: &Value, views: &[Value]) -> String {
+    let Some(id) = cluster.get("cluster_id").and_then(Value::as_str) else {
+        return "cluster (none yet: run `holdfast cluster init`)".to_owned();
+    };
+    let (nodes, shards) = (list(cluster, "nodes").len(), list(cluster, "shards").len());
+    let tolerated = number(cluster, "failures_tolerated").unwrap_or_default();
+    let up = list(cluster, "nodes").iter().filter(|node| view_of(views, node).is_some()).count();
+    let down = u64::try_from(nodes.saturating_sub(up)).unwrap_or(u64::MAX);
+    format!(
+        "cluster {id}\n{up} of {nodes} nodes answer, {shards} shards; {} more may fail",
+        tolerated.saturating_sub(down)
+    )
 }
 
-/// A node with the word for whether it answers; of an older server that is not known.
-fn with_state(node: &Value) -> Value {
-    let mut node = node.clone();
-    let answers = node.get("answers").and_then(Value::as_bool);
-    if let (Some(answers), Some(members)) = (answers, node.as_object_mut()) {
-        let word = if answers { "up" } else { "DOWN" };
-        members.insert("state".to_owned(), Value::from(word));
+/// The view that a node has of itself.
+fn view_of<'a>(views: &'a [Value], node: &Value) -> Option<&'a Value> {
+    let id = number(node, "id")?;
+    views.iter().find(|view| number(view, "node") == Some(id))
+}
+
+fn nodes(cluster: &Value, views: &[Value]) -> Table {
+    let mut rows =
+        table(&["node", "state", "http", "region", "leads", "lag", "clock", "disk free", "sync"]);
+    for node in list(cluster, "nodes") {
+        let view = view_of(views, node);
+        let state = match view.map(|view| is_absent(view.get("stopped"))) {
+            None => "DOWN",
+            Some(false) => "STOPPED",
+            Some(true) => "up",
+        };
+        let text = |name: &str| node.get(name).and_then(Value::as_str).unwrap_or_default();
+        let leads: Vec<String> = list(node, "leads").iter().map(Value::to_string).collect();
+        let lag = views.iter().filter_map(|view| {
+            let id = number(node, "id");
+            let seen = list(view, "nodes").iter().find(|other| number(other, "id") == id)?;
+            number(seen, "lag")
+        });
+        rows.add_row([
+            node.get("id").map(Value::to_string).unwrap_or_default(),
+            state.to_owned(),
+            text("http_addr").to_owned(),
+            text("region").to_owned(),
+            leads.join(" "),
+            lag.max().map(|lag| lag.to_string()).unwrap_or_default(),
+            clock(cluster, node),
+            view.map(free).unwrap_or_default(),
+            view.map(sync).unwrap_or_default(),
+        ]);
     }
-    node
+    rows
+}
+
+/// A node's clock against that of the node that was asked.
+fn clock(cluster: &Value, node: &Value) -> String {
+    let bound = cluster.pointer("/clock/offset_ms_max").and_then(Value::as_u64).unwrap_or(2_000);
+    match node.get("clock_offset_ms").and_then(Value::as_i64) {
+        Some(ms) => format!("{} {ms:+} ms", bar(ms.unsigned_abs(), bound, BAR / 2)),
+        None => String::new(),
+    }
+}
+
+/// How much of a node's disk is taken, and what is left.
+fn free(view: &Value) -> String {
+    let of = |name: &str| view.pointer(&format!("/disk/{name}")).and_then(Value::as_u64);
+    let (Some(free), Some(total)) = (of("free_bytes"), of("total_bytes")) else {
+        return String::new();
+    };
+    let full = view.pointer("/disk/full").and_then(Value::as_bool).unwrap_or(false);
+    let word = match (of("waits_for_room_ms"), full) {
+        (Some(_), _) => " NO ROOM",
+        (None, true) => " FULL",
+        (None, false) => "",
+    };
+    format!("{} {}{word}", bar(total.saturating_sub(free), total, BAR), size(free))
+}
+
+/// How long a sync of a node's log takes, or what stands in its way.
+fn sync(view: &Value) -> String {
+    if !is_absent(view.pointer("/disk/log_failed")) {
+        return "FAILED".to_owned();
+    }
+    let of = |name: &str| view.pointer(&format!("/disk/{name}")).and_then(Value::as_u64);
+    let waiting = of("oldest_unsynced_ms").filter(|ms| *ms >= 100);
+    match (waiting, of("sync_p50_us")) {
+        (Some(ms), _) => format!("waits {}", span(ms)),
+        (None, Some(us)) => format!("{}.{:02} ms", us / 1_000, us % 1_000 / 10),
+        (None, None) => String::new(),
+    }
+}
+
+fn shards(cluster: &Value, views: &[Value]) -> Table {
+    let mut rows = table(&["shard", "leader", "quorum age", "applied", "checkpoint", "state"]);
+    for shard in list(cluster, "shards") {
+        let id = number(shard, "shard");
+        let leader = number(shard, "leader");
+        // The leader's own word on its quorum, when it answers.
+        let seen = views
+            .iter()
+            .find(|view| leader.is_some() && number(view, "node") == leader)
+            .and_then(|view| list(view, "shards").iter().find(|own| number(own, "shard") == id))
+            .unwrap_or(shard);
+        let age = number(seen, "quorum_age_ms");
+        let age = age.map(|ms| format!("{} {}", bar(ms, 300, BAR / 2), span(ms)));
+        let checkpoint = number(seen, "checkpoint_age_ms").map(|ms| format!("{} ago", span(ms)));
+        rows.add_row([
+            id.map(|id| id.to_string()).unwrap_or_default(),
+            leader.map_or_else(|| "NONE".to_owned(), |leader| leader.to_string()),
+            age.unwrap_or_default(),
+            shard.get("applied").map(Value::to_string).unwrap_or_default(),
+            checkpoint.unwrap_or_default(),
+            ill(shard).unwrap_or_else(|| "grants".to_owned()),
+        ]);
+    }
+    rows
+}
+
+/// What is wrong with a shard that grants nothing now.
+fn ill(shard: &Value) -> Option<String> {
+    if is_absent(shard.get("leader")) {
+        Some("has no leader".to_owned())
+    } else if !is_absent(shard.get("paused")) {
+        let reason = shard.get("paused").and_then(Value::as_str).unwrap_or("yes");
+        Some(format!("is paused ({reason})"))
+    } else {
+        None
+    }
 }
 
 /// The shards that grant nothing now, with what is wrong.
 pub(super) fn ill_shards(cluster: &Value) -> Vec<String> {
-    let shards = cluster.get("shards").and_then(Value::as_array).map(Vec::as_slice);
-    let mut ill = Vec::new();
-    for shard in shards.unwrap_or_default() {
+    let words = |shard: &Value| {
         let number = shard.get("shard").map(Value::to_string).unwrap_or_default();
-        if is_absent(shard.get("leader")) {
-            ill.push(format!("shard {number} has no leader"));
-        } else if !is_absent(shard.get("paused")) {
-            let reason = shard.get("paused").and_then(Value::as_str).unwrap_or("yes");
-            ill.push(format!("shard {number} is paused ({reason})"));
-        }
-    }
-    ill
+        ill(shard).map(|what| format!("shard {number} {what}"))
+    };
+    list(cluster, "shards").iter().filter_map(words).collect()
+}
+
+fn list<'a>(value: &'a Value, name: &str) -> &'a [Value] {
+    value.get(name).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
+}
+
+fn number(value: &Value, name: &str) -> Option<u64> {
+    value.get(name).and_then(Value::as_u64)
 }
 
 fn is_absent(value: Option<&Value>) -> bool {
@@ -101,24 +289,55 @@ fn is_absent(value: Option<&Value>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
-    #[test]
-    fn a_node_that_does_not_answer_is_marked() {
-        let cluster = json!({"nodes": [{"id": 1, "answers": true}, {"id": 2, "answers": false}]});
-        let text = tables(&cluster)[0].to_string();
-        assert!(text.contains("up") && text.contains("DOWN"), "{text}");
+    fn cluster() -> Value {
+        json!({
+            "cluster_id": "c", "node": 1, "failures_tolerated": 1,
+            "nodes": [
+                {"id": 1, "answers": true, "http_addr": "h:1", "leads": [0], "lag": 0},
+                {"id": 2, "answers": false, "http_addr": "h:2", "leads": []}],
+            "shards": [
+                {"shard": 0, "leader": 1, "quorum_age_ms": 20, "applied": 7},
+                {"shard": 1, "leader": null},
+                {"shard": 2, "leader": 3, "paused": "quorum-lost"}],
+            "disk": {"free_bytes": 1_u64 << 30, "total_bytes": 4_u64 << 30, "full": false,
+                     "sync_p50_us": 310},
+            "troubles": [{"severity": "warning", "what": "w", "why": "y", "act": "a"}]
+        })
     }
 
     #[test]
-    fn a_shard_without_a_leader_or_paused_is_named() {
-        let cluster = json!({"shards": [
-            {"shard": 0, "leader": 1, "paused": null},
-            {"shard": 1, "leader": null},
-            {"shard": 2, "leader": 3, "paused": "quorum-lost"},
-            {"shard": 3, "leader": 3, "paused": false},
-        ]});
-        let ill = ill_shards(&cluster);
-        assert_eq!(ill, ["shard 1 has no leader", "shard 2 is paused (quorum-lost)"]);
+    fn a_shard_without_a_leader_or_paused_is_ill() {
+        assert_eq!(
+            ill_shards(&cluster()),
+            ["shard 1 has no leader", "shard 2 is paused (quorum-lost)"]
+        );
+    }
+
+    #[test]
+    fn a_dead_node_a_full_disk_and_a_lost_leader_stand_out_in_the_tables() {
+        let mut view = cluster();
+        let text = nodes(&view, &[view.clone()]).to_string();
+        assert!(text.contains("DOWN") && text.contains("1.0 GiB") && text.contains("0.31 ms"));
+        view["disk"]["waits_for_room_ms"] = json!(900);
+        view["disk"]["log_failed"] = json!("it broke");
+        let text = nodes(&view, &[view.clone()]).to_string();
+        assert!(text.contains("NO ROOM") && text.contains("FAILED"), "{text}");
+        let text = shards(&view, &[view.clone()]).to_string();
+        assert!(text.contains("NONE") && text.contains("20 ms"), "{text}");
+        assert!(head(&view, &[view.clone()]).contains("0 more may fail"));
+    }
+
+    #[test]
+    fn what_several_nodes_tell_is_told_once_and_the_worst_first() {
+        let mut other = cluster();
+        let broken = json!({"severity": "broken", "what": "b", "why": "", "act": ""});
+        other["troubles"].as_array_mut().expect("a list").push(broken);
+        let seen = json!({"severity": "warning", "what": "node 2 (h:2) does not answer node 1",
+            "why": "", "act": ""});
+        other["troubles"].as_array_mut().expect("a list").push(seen);
+        let told = all_troubles(&cluster(), &[cluster(), other]);
+        let what: Vec<_> = told.iter().map(|one| one["what"].as_str().expect("text")).collect();
+        assert_eq!(what, ["b", "node 2 (h:2) does not answer", "w"]);
     }
 }

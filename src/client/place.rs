@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use super::drive::{Ask, Ended};
 use super::{CallError, Client, Hold, HoldState, Incoming, NewHold, Problem, path_segment, words};
+use crate::planted::{Fault, planted};
 use crate::runtime::{Instant, now};
 
 /// The part of an operation's time that is kept for the void, at most.
@@ -181,7 +182,11 @@ impl Client {
                 }
                 Err(e) => Placing::Invalid(e.to_string()),
             },
-            Ended::Refused(problem) if !driven.unanswered || ended_for_good(&problem) => {
+            Ended::Refused(problem)
+                if !driven.unanswered
+                    || ended_for_good(&problem)
+                    || planted(Fault::ClientForgetsDoubt) =>
+            {
                 Placing::Refused(problem)
             }
             Ended::Refused(problem) => {

@@ -251,10 +251,17 @@ keys! {
         ballast_bytes: u64 = 64 * MIB, whole(0, 64 * GIB);
     }
 
+    /// The wall clock. Must be the same on every node.
+    clock: Clock {
+        /// How far this node's clock may be from those of a majority of all members. Beyond it the
+        /// node does not lead: it hands leadership over, does not stand for election, and says so.
+        offset_ms_max: u64 = 2_000, whole(100, MINUTE_MS);
+    }
+
     /// When a shard writes what has changed to its pages. The first that is reached counts.
     checkpoint: Checkpoint {
         /// Bytes of log since the last one.
-        log_bytes: u64 = 64 * MIB, whole(64 * KIB, 64 * GIB);
+        log_bytes: u64 = 128 * MIB, whole(64 * KIB, 64 * GIB);
         /// Commands since the last one.
         commands: u64 = 1_000_000, whole(100, 1_000_000_000);
         /// Time since the last one, when anything has changed.
@@ -269,8 +276,8 @@ keys! {
         /// virtual machine. 0 is off.
         warm_bytes: u64 = 0, whole(0, 1 << 40);
         /// Whether memory is asked for in pages of 2 MiB where the system has them (Linux with
-        /// transparent huge pages and the GNU C library): one first touch in place of 512, and
-        /// fewer misses on the way to a hold. The process starts itself once more for it.
+        /// transparent huge pages): one first touch in place of 512, and fewer misses on the way to
+        /// a hold. The process starts itself once more for it.
         huge_pages: Switch = Switch::On, Rule::OneOf(Switch::WORDS);
     }
 

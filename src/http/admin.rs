@@ -11,10 +11,10 @@ use super::front::Front;
 use super::health;
 use super::holds::sound;
 use super::problem::{Failure, Stamp};
-use super::wire;
+use super::{trouble, wire};
 use crate::api::{self, ProblemKind};
 use crate::ledger::{NodeId, Settings};
-use crate::shard::{Adopt, MemberSpec, NodeStatus, Role, ShardStatus};
+use crate::shard::{Adopt, LogStatus, MemberSpec, NodeStatus, Role, ShardStatus};
 
 /// The most members that `begin` takes.
 const MEMBERS_MAX: usize = 64;
@@ -44,9 +44,31 @@ fn view(status: &NodeStatus) -> api::Cluster {
         nodes: status.members.iter().map(|member| node(member, status)).collect(),
         shards: status.shards.iter().map(shard).collect(),
         failures_tolerated: u64::try_from(failures_tolerated).unwrap_or(u64::MAX),
+        disk: disk(&status.log),
+        clock: api::NodeClock {
+            agrees: status.clocks.agrees,
+            wild: status.clocks.wild,
+            offset_ms_max: status.clocks.offset_ms_max,
+        },
+        troubles: trouble::troubles(status),
         wall_clock: wire::time(status.wall_clock),
         uptime_ms: status.uptime_ms,
         stopped: status.stopped.clone(),
+    }
+}
+
+fn disk(log: &LogStatus) -> api::NodeDisk {
+    api::NodeDisk {
+        free_bytes: log.disk_free_bytes,
+        total_bytes: log.disk_total_bytes,
+        floor_bytes: log.disk_floor_bytes,
+        full: log.disk_full,
+        ballast_released: log.ballast_released,
+        waits_for_room_ms: log.waits_for_room_ms,
+        log_failed: log.failed.clone(),
+        oldest_unsynced_ms: log.oldest_unsynced_ms,
+        sync_p50_us: log.sync_p50_us,
+        sync_p99_us: log.sync_p99_us,
     }
 }
 
@@ -61,7 +83,9 @@ fn node(member: &MemberSpec, status: &NodeStatus) -> api::Node {
             Some(shard.last_log.0.saturating_sub(matched.0))
         })
         .max();
+    let offset = status.clocks.offset_ms.iter().find(|(node, _)| *node == member.node);
     api::Node {
+        clock_offset_ms: offset.map(|(_, ms)| *ms),
         id: member.node.0,
         http_addr: member.http_addr.clone(),
         peer_addr: member.peer_addr.clone(),
@@ -96,6 +120,7 @@ fn shard(shard: &ShardStatus) -> api::Shard {
         last_log: shard.last_log.0,
         applied: shard.applied.0,
         quorum_age_ms: shard.quorum_age_ms,
+        checkpoint_age_ms: shard.checkpoint_age_ms,
         paused: shard.paused.map(|reason| reason.word().to_owned()),
         failed: shard.failed.clone(),
     }

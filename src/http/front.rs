@@ -18,11 +18,11 @@ use super::count::Counts;
 use super::problem::{Failure, Said, Stamp, said};
 use super::route::Route;
 use super::{
-    Limits, admin, batch, health, holds, items, layout, metrics, openapi, operation, pages,
+    Limits, admin, batch, health, holds, items, layout, metrics, nodes, openapi, operation, pages,
     receipts, stock,
 };
 use crate::api::{self, Problem, ProblemKind};
-use crate::ledger::{Answer, Command, Found, Query, ShardId};
+use crate::ledger::{Answer, Command, Found, OperationKind, Query, ShardId};
 use crate::runtime;
 use crate::shard::{Consistency, Desk, Hop, Question, Reply, Request as Ask};
 
@@ -147,7 +147,7 @@ impl Front {
             Route::Audit => stock::audit(self, call).await,
             Route::ReadLayout => layout::read(self, call).await,
             Route::PutLayout => layout::put(self, call).await,
-            Route::ReadOperation => operation::read(self, call).await,
+            Route::ReadItemOperation => operation::read(self, call).await,
             Route::ListTransfers => layout::transfers(self, call).await,
             Route::MoveStock => layout::transfer(self, call).await,
             Route::SoldOut => stock::sold_out(self, call).await,
@@ -155,6 +155,21 @@ impl Front {
             Route::Digest => admin::digest(self, call),
             Route::Adopt => admin::adopt(self, call).await,
             Route::Begin => admin::begin(self, call).await,
+            Route::ListNodes => nodes::list(self, call).await,
+            Route::AddNode => nodes::add(self, call).await,
+            Route::RemoveNode => nodes::change(self, call, OperationKind::Remove).await,
+            Route::PromoteNode => nodes::change(self, call, OperationKind::Promote).await,
+            Route::DemoteNode => nodes::change(self, call, OperationKind::Demote).await,
+            Route::DrainNode => nodes::change(self, call, OperationKind::Drain).await,
+            Route::UndrainNode => nodes::change(self, call, OperationKind::Undrain).await,
+            Route::ReplaceNode => nodes::replace(self, call).await,
+            Route::Join => nodes::join(self, call).await,
+            Route::ListShards => nodes::shards(self, call).await,
+            Route::MoveLeader => nodes::move_leader(self, call).await,
+            Route::CheckpointShard => nodes::checkpoint(self, call).await,
+            Route::ListOperations => nodes::operations(self, call).await,
+            Route::ReadOperation => nodes::operation(self, call).await,
+            Route::CancelOperation => nodes::cancel(self, call).await,
             Route::Livez => health::livez(call),
             Route::Readyz => health::readyz(self, call),
             Route::Metrics => metrics::answer(self, call),

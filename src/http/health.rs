@@ -3,19 +3,24 @@
 
 use std::fmt::Write;
 
-use axum::http::StatusCode;
+use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
 
 use super::admin::role_word;
 use super::call::Call;
 use super::front::Front;
 use super::problem::Failure;
-use super::wire;
+use super::{trouble, wire};
+use crate::api::{Severity, Trouble};
+use crate::planted::Fault;
 use crate::shard::{NodeStatus, Role};
 
 /// What an empty node says.
 pub(crate) const NOT_INITIALISED: &str =
     "This node belongs to no cluster yet. Run `holdfast cluster init` against its nodes.";
+
+/// What `/readyz` carries in a build that breaks a law on purpose, and in no other.
+const HEADER_PLANTED: HeaderName = HeaderName::from_static("holdfast-planted-fault");
 
 /// A replica that has applied all of its log but so many entries is ready.
 const BEHIND_ENTRIES_MAX: u64 = 10_000;
@@ -45,20 +50,29 @@ pub(crate) fn readyz(front: &Front, call: &Call) -> Result<Response, Failure> {
         text.push_str(reason);
         text.push('\n');
     }
+    let confession = crate::planted::confession();
     if verbose {
-        for shard in &status.shards {
-            if let Some(why) = &shard.checkpoint_trouble {
-                let name = shard.shard;
-                let _ = writeln!(
-                    text,
-                    "* shard {name}: no checkpoint can be made ({why}); its log grows until one can"
-                );
-            }
+        if let Some(confession) = &confession {
+            let _ = writeln!(text, "{confession}");
         }
         text.push('\n');
         table(&status, &mut text);
+        about_the_node(&status, &mut text);
+        for one in trouble::troubles(&status) {
+            let mark = match one.severity {
+                Severity::Broken => "x",
+                Severity::Warning => "!",
+            };
+            let Trouble { what, why, act, .. } = one;
+            let _ = writeln!(text, "{mark} {what}\n    why  {why}\n    do   {act}");
+        }
     }
-    Ok(wire::text(code, text))
+    let mut response = wire::text(code, text);
+    if confession.is_some() {
+        let fault = crate::planted::carried().map_or("none", Fault::name);
+        response.headers_mut().insert(HEADER_PLANTED, HeaderValue::from_static(fault));
+    }
+    Ok(response)
 }
 
 /// Why a node is not ready; empty when it is.
@@ -76,7 +90,13 @@ pub(crate) fn reasons(status: &NodeStatus) -> Vec<String> {
     if let Some(why) = &status.abstains {
         reasons.push(format!("the node does not lead: {why}"));
     }
-    if status.log.disk_full {
+    if status.log.waits_for_room_ms.is_some() {
+        reasons.push(
+            "the disk is full: the log waits for room, and the node takes part again by itself \
+             when there is some"
+                .to_owned(),
+        );
+    } else if status.log.disk_full {
         reasons.push("the disk is full: new holds are shed".to_owned());
     }
     if status.stopped.is_none() && (status.cluster_id.is_none() || status.shards.is_empty()) {
@@ -106,11 +126,39 @@ pub(crate) fn reasons(status: &NodeStatus) -> Vec<String> {
     reasons
 }
 
+/// One line on the disk and one on the clock.
+fn about_the_node(status: &NodeStatus, text: &mut String) {
+    let (log, clocks) = (&status.log, &status.clocks);
+    let _ = writeln!(
+        text,
+        "\ndisk   {} MiB free of {}, places are shed below {}; sync {} us, p99 {} us",
+        log.disk_free_bytes >> 20,
+        log.disk_total_bytes >> 20,
+        log.disk_floor_bytes >> 20,
+        log.sync_p50_us,
+        log.sync_p99_us
+    );
+    let offsets = clocks.offset_ms.iter().map(|(node, ms)| format!("node {node} {ms:+} ms"));
+    let offsets: Vec<String> = offsets.collect();
+    let others = if offsets.is_empty() { "nobody answers".to_owned() } else { offsets.join(", ") };
+    let _ = writeln!(text, "clock  {others}; allowed {} ms\n", clocks.offset_ms_max);
+}
+
+const HEADS: [&str; 9] = [
+    "shard",
+    "role",
+    "leader",
+    "term",
+    "applied",
+    "last log",
+    "quorum age ms",
+    "checkpoint age ms",
+    "state",
+];
+
 fn table(status: &NodeStatus, text: &mut String) {
-    let heads =
-        ["shard", "role", "leader", "term", "applied", "last log", "quorum age ms", "state"];
     let dash = || "-".to_owned();
-    let mut rows: Vec<[String; 8]> = vec![heads.map(str::to_owned)];
+    let mut rows: Vec<[String; 9]> = vec![HEADS.map(str::to_owned)];
     for shard in &status.shards {
         let state = match (&shard.failed, shard.paused) {
             (Some(why), _) => format!("failed: {why}"),
@@ -125,10 +173,11 @@ fn table(status: &NodeStatus, text: &mut String) {
             shard.applied.to_string(),
             shard.last_log.to_string(),
             shard.quorum_age_ms.map_or_else(dash, |age| age.to_string()),
+            shard.checkpoint_age_ms.map_or_else(dash, |age| age.to_string()),
             state,
         ]);
     }
-    let mut widths = [0; 8];
+    let mut widths = [0; 9];
     for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = cell.chars().count().max(*width);

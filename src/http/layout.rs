@@ -14,6 +14,7 @@ use super::items::read_regions;
 use super::operation;
 use super::problem::{Failure, Stamp, not_found, validation};
 use super::spread::{self, Standing, choose_shards, places_of};
+use super::steps;
 use super::wire;
 use crate::api::{self, ProblemKind, UNITS_MAX};
 use crate::ledger::{
@@ -206,7 +207,9 @@ pub(crate) async fn put(front: &Front, call: &Call) -> Result<Response, Failure>
         Standing::Everywhere(_) => (StatusCode::OK, item),
         Standing::UnderWay(_) => (StatusCode::ACCEPTED, item),
     };
-    let seen = Seen::read(front, call, &name, Consistency::Leader).await?;
+    // It is changed: that it cannot be read now is no "nothing was taken".
+    let seen = Seen::read(front, call, &name, Consistency::Leader).await;
+    let seen = seen.map_err(|_| steps::unknown())?;
     let mut response = layout_response(status, &seen);
     if status == StatusCode::ACCEPTED {
         operation::locate(&mut response, &changed);

@@ -268,7 +268,7 @@ impl Sample {
     /// Clocks, disk, and whether the node leads and takes part at all.
     fn health(&self, w: &mut Writer<'_>) -> Result<(), Error> {
         let status = &self.status;
-        let none = Labels::new;
+        let (none, log) = (Labels::new, &status.log);
         let flags: [(&str, &str, bool); 7] = [
             ("holdfast_stopped", "Whether the node's part has ended", status.stopped.is_some()),
             (
@@ -279,7 +279,7 @@ impl Sample {
             ("holdfast_clock_agrees", "Whether a majority's clocks agree", status.clocks.agrees),
             (
                 "holdfast_clock_wild",
-                "Whether the clock is more than 2 s from a majority's",
+                "Whether the clock is further from a majority's than allowed",
                 status.clocks.wild,
             ),
             (
@@ -301,6 +301,16 @@ impl Sample {
         for (name, help, on) in flags {
             w.gauges(name, help, [(none(), flag(on))])?;
         }
+        w.gauges(
+            "holdfast_log_waits_for_room_seconds",
+            "How long the log has been waiting for room on the disk",
+            [(none(), float(log.waits_for_room_ms.unwrap_or(0)) / 1e3)],
+        )?;
+        w.gauges(
+            "holdfast_clock_offset_allowed_seconds",
+            "How far clocks may be apart before a node does not lead",
+            [(none(), float(status.clocks.offset_ms_max) / 1e3)],
+        )?;
         let offsets = status.clocks.offset_ms.iter();
         w.gauges(
             "holdfast_clock_offset_seconds",

@@ -19,6 +19,7 @@ mod json;
 mod layout;
 mod listen;
 mod metrics;
+mod nodes;
 mod openapi;
 mod operation;
 mod pages;
@@ -29,6 +30,7 @@ mod serve;
 mod spread;
 mod steps;
 mod stock;
+mod trouble;
 mod wire;
 
 pub use front::{Front, empty_handler_router, router};

@@ -81,6 +81,10 @@ impl Failure {
     /// Says of a read what was said of a change: there is no key, and nothing to take.
     pub(crate) fn of_read(mut self) -> Failure {
         let problem = &mut self.problem;
+        if problem.slug() == ProblemKind::OutcomeUnknown.slug() {
+            // A read does nothing, so nothing may have been done: its answer is only late.
+            **problem = Problem::new(ProblemKind::DeadlinePassed, "");
+        }
         let words = match ProblemKind::by_slug(problem.slug()) {
             Some(ProblemKind::ItemPaused) => {
                 let reason = problem.reason.as_deref().unwrap_or_default();
@@ -93,9 +97,6 @@ impl Failure {
                 "The deadline came before there was an answer. Read it again, with a longer \
                  Holdfast-Deadline-Ms if this happens often."
                     .to_owned()
-            }
-            Some(ProblemKind::OutcomeUnknown) => {
-                "The answer did not come in time. Read it again.".to_owned()
             }
             Some(_) | None => problem.detail.clone(),
         };

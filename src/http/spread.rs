@@ -135,10 +135,13 @@ pub(crate) async fn settled(
             return Ok(Standing::UnderWay(item));
         }
         runtime::sleep(ASK_EVERY).await;
-        match read(front, call, &item.name).await? {
+        match read(front, call, &item.name).await {
             // Another creation of that name has another number.
-            Some(now) if now.number == item.number => item = now,
-            Some(_) | None => return Ok(Standing::UnderWay(item)),
+            Ok(Some(now)) if now.number == item.number => item = now,
+            Ok(Some(_) | None) => return Ok(Standing::UnderWay(item)),
+            // The change is made. That its home cannot be asked now must not be told as "nothing
+            // was taken".
+            Err(_) => {}
         }
     }
 }

@@ -12,7 +12,9 @@ use super::holds::layout;
 use super::problem::{Failure, Stamp, not_found};
 use super::wire;
 use crate::api::{self, ProblemKind, SaleState};
-use crate::ledger::{Availability, BucketId, Found, Mode, Query, ShardId, UnixMs};
+use crate::ledger::{
+    Astray, Availability, BucketId, Found, ItemName, ItemNumber, Mode, Query, ShardId, UnixMs,
+};
 use crate::shard::Consistency;
 
 /// `GET /v1/items/{item}/availability`
@@ -128,15 +130,19 @@ pub(crate) async fn audit(front: &Front, call: &Call) -> Result<Response, Failur
     let parameters = call.query(&["consistency"])?;
     let consistency = parameters.consistency(Consistency::Leader)?;
     let name = call.item()?;
-    let query = Query::Audit(name.clone());
+    let query = Query::Sums(name.clone());
     for _ in 0..AUDITS_MAX {
         let (shards, home) = layout(front, call, &name, consistency).await?;
+        let mut astray = Vec::new();
+        for shard in &shards {
+            recount(front, call, &name, *shard, consistency, &mut astray).await?;
+        }
         let read = front.find_in(call, &shards, &query, consistency).await?;
         // A shard that came meanwhile may have taken units that no other has any more.
         if shards.len() > 1 && layout(front, call, &name, consistency).await?.0 != shards {
             continue;
         }
-        return sum_audit(name.item, home, read);
+        return sum_audit(name.item, home, read, &astray);
     }
     Err(Failure::new(ProblemKind::Overloaded, "The layout changes while it is read."))
 }
@@ -144,10 +150,41 @@ pub(crate) async fn audit(front: &Front, call: &Call) -> Result<Response, Failur
 /// Reads of an audit while the layout changes under it.
 const AUDITS_MAX: usize = 3;
 
+/// Counts an item's holds on one shard anew, some thousands at a time, so that nobody who buys
+/// waits for it. A slot of a bucket that is astray stays so: it does not matter when it was found.
+async fn recount(
+    front: &Front,
+    call: &Call,
+    name: &ItemName,
+    shard: ShardId,
+    consistency: Consistency,
+    astray: &mut Vec<(ItemNumber, Astray)>,
+) -> Result<(), Failure> {
+    let mut from = None;
+    loop {
+        let query = Query::Recount { name: name.clone(), from };
+        let read = front.find_in(call, &[shard], &query, consistency).await?;
+        for (_, found, _) in read {
+            if let Found::Recount(recount) = found {
+                astray.extend(recount.astray.into_iter().map(|one| (recount.number, one)));
+                from = recount.next;
+            } else if found == Found::NotFound {
+                from = None;
+            } else {
+                return Err(Failure::mismatch(&found));
+            }
+        }
+        if from.is_none() {
+            return Ok(());
+        }
+    }
+}
+
 fn sum_audit(
     item: String,
     home: ShardId,
     read: Vec<(ShardId, Found, Stamp)>,
+    astray: &[(ItemNumber, Astray)],
 ) -> Result<Response, Failure> {
     let at_home = read.iter().find(|(shard, _, _)| *shard == home);
     let at_home = at_home.and_then(|(_, found, stamp)| {
@@ -170,7 +207,14 @@ fn sum_audit(
             // Another creation of that name has nothing to do with it.
             if audit.number == number {
                 as_of = as_of.min(audit.as_of);
-                for bucket in audit.buckets {
+                for mut bucket in audit.buckets {
+                    let of = |one: &&(ItemNumber, Astray)| {
+                        one.0 == number && one.1.bucket == bucket.bucket
+                    };
+                    for (_, one) in astray.iter().filter(of) {
+                        bucket.held_counted = bucket.held_counted.saturating_add_signed(one.held);
+                        bucket.sold_counted = bucket.sold_counted.saturating_add_signed(one.sold);
+                    }
                     sums.add(shard, audit.applied, bucket);
                 }
             }

@@ -20,6 +20,7 @@ use super::receipts::Trace;
 use super::record::{Record, Standing};
 use super::segment::segment_of;
 use super::slot::Slot;
+use crate::planted::{Fault, planted};
 
 /// An hour of placement in ms: receipts are forgotten by hours.
 pub(super) const HOUR_MS: u64 = 3_600_000;
@@ -241,6 +242,12 @@ impl Bucket {
             self.count(Weight::default(), weight);
             let trace = Trace::of(&books.settings, record.buyer(), record.key());
             self.adopt(Trace { slot, ..trace }, sequence, &record, weight, books);
+            if planted(Fault::ReceiptsLostAtLoad)
+                && weight.units() == 0
+                && let Some(place) = self.slots.get_mut(usize::from(slot)).and_then(Option::as_mut)
+            {
+                place.index.remove(trace.fragment, sequence);
+            }
         }
         entries.is_done().then_some(())
     }
@@ -372,6 +379,7 @@ impl Bucket {
         self.count(before, after);
         let (was, is) = (before.units(), after.units());
         let credit = was.saturating_sub(is);
+        let was = if planted(Fault::DoubleCredit) { was.saturating_add(credit) } else { was };
         self.stock.credits = self.stock.credits.saturating_add(credit);
         let Bucket { stock, fault, .. } = self;
         shift(&mut stock.available, was, is, fault);
@@ -408,6 +416,8 @@ impl Bucket {
         let Some(place) = self.slots.get_mut(usize::from(slot)).and_then(Option::as_mut) else {
             return;
         };
+        shift(&mut place.units.0, after.held, before.held, &mut self.fault);
+        shift(&mut place.units.1, after.sold, before.sold, &mut self.fault);
         if let Some(buyer) = buyer
             && before.share() != after.share()
         {

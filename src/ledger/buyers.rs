@@ -3,9 +3,12 @@
 //! Most buyers have one live hold and nothing else: of them only that hold is kept, whose record
 //! says the rest. Invariants: an entry counts the units of all records with its hash; `live` lists
 //! their live holds unless the entry is the one hold itself. Two buyers of one slot share a count
-//! with a chance of about 2^-63, and callers cannot make it happen: the hash is keyed.
+//! with a chance of about 2^-63, and callers cannot make it happen: the hash is keyed. Nothing that
+//! is told depends on the order in which holds came: replicas load pages in another one.
 
 use std::collections::{BTreeMap, BTreeSet};
+
+use smallvec::SmallVec;
 
 use super::bucket::shift;
 use super::table::{Entry, Table};
@@ -54,6 +57,87 @@ impl Entry for Count {
     }
 }
 
+/// A live hold of a buyer of whom units are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Live {
+    /// The name's upper and lower half: never both zero.
+    name: (u32, u32),
+    /// The low bits of the hold's sequence.
+    low: u32,
+}
+
+impl Entry for Live {
+    const NOTHING: Live = Live { name: (0, 0), low: 0 };
+
+    fn is_nothing(&self) -> bool {
+        self.name == (0, 0)
+    }
+
+    fn hash(&self) -> u32 {
+        self.name.0
+    }
+}
+
+/// Live holds of one buyer that stand side by side; those beyond are in a tree, so that a crowd of
+/// them makes no other buyer's walk long.
+const SIDE_BY_SIDE_MAX: usize = 8;
+
+/// Live holds by buyer.
+#[derive(Debug, Default)]
+struct LiveHolds {
+    few: Table<Live>,
+    crowds: BTreeSet<(Name, u32)>,
+}
+
+impl LiveHolds {
+    fn entry(name: Name, low: u32) -> Live {
+        Live { name: (name.bits(), name.0 as u32), low }
+    }
+
+    fn insert(&mut self, name: Name, low: u32) {
+        let entry = Self::entry(name, low);
+        let (mut stand, mut is_there) = (0_usize, false);
+        for other in self.few.run(entry.hash()).filter(|other| other.name == entry.name) {
+            stand = stand.saturating_add(1);
+            is_there |= other.low == low;
+        }
+        if is_there {
+            return;
+        }
+        if stand < SIDE_BY_SIDE_MAX && !self.crowds.contains(&(name, low)) {
+            self.few.insert(entry);
+        } else {
+            self.crowds.insert((name, low));
+        }
+    }
+
+    fn remove(&mut self, name: Name, low: u32) {
+        let entry = Self::entry(name, low);
+        match self.few.find(entry.hash(), |other| *other == entry) {
+            Some(place) => self.few.remove(place),
+            None => {
+                self.crowds.remove(&(name, low));
+            }
+        }
+    }
+
+    /// The first `most` of a buyer, by their low bits: as many as there are, if they are fewer.
+    fn of(&self, name: Name, most: usize) -> SmallVec<[u32; 16]> {
+        let half = Self::entry(name, 0).name;
+        let few = self.few.run(half.0).filter(|entry| entry.name == half).map(|entry| entry.low);
+        let crowd = self.crowds.range((name, 0)..=(name, u32::MAX)).map(|(_, low)| *low);
+        let mut holds: SmallVec<[u32; 16]> = few.chain(crowd.take(most)).collect();
+        holds.sort_unstable();
+        holds.truncate(most);
+        holds
+    }
+
+    #[cfg(test)]
+    fn is_empty(&self) -> bool {
+        self.few.is_empty() && self.crowds.is_empty()
+    }
+}
+
 /// What is known of a buyer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Known {
@@ -82,8 +166,8 @@ pub(super) struct Buyers {
     counts: Table<Count>,
     /// Counts beyond 32 bits.
     large: BTreeMap<Name, (u64, u64)>,
-    /// Live holds of buyers of whom units are kept, by the low bits of their sequences.
-    live: BTreeSet<(Name, u32)>,
+    /// Live holds of buyers of whom units are kept.
+    live: LiveHolds,
 }
 
 impl Buyers {
@@ -107,7 +191,8 @@ impl Buyers {
 
     /// Looks at where a buyer's units are kept.
     pub(super) fn glance(&self, hash: u64) -> bool {
-        self.counts.glance(Name::of(hash).bits())
+        let bits = Name::of(hash).bits();
+        self.counts.glance(bits) | self.live.few.glance(bits)
     }
 
     /// Counts the first record of a buyer if that is a live hold, as it is mostly; tells whether it
@@ -120,10 +205,9 @@ impl Buyers {
         first
     }
 
-    /// The live holds of a buyer of whom units are kept.
-    pub(super) fn live(&self, hash: u64) -> impl Iterator<Item = u32> {
-        let name = Name::of(hash);
-        self.live.range((name, 0)..=(name, u32::MAX)).map(|(_, low)| *low)
+    /// The first `most` live holds of a buyer of whom units are kept, by their low bits.
+    pub(super) fn live(&self, hash: u64, most: usize) -> SmallVec<[u32; 16]> {
+        self.live.of(Name::of(hash), most)
     }
 
     /// Follows a change of the buyer's record with these low bits of its sequence: (before, after).
@@ -143,7 +227,7 @@ impl Buyers {
             Known::One(known) if known == low && one && before.held == after.held => return,
             Known::Nothing => (0, 0),
             Known::One(known) => {
-                self.live.insert((name, known));
+                self.live.insert(name, known);
                 (if known == low { before.held } else { units(known) }, 0)
             }
             Known::Units(held, sold) => (held, sold),
@@ -151,9 +235,9 @@ impl Buyers {
         shift(&mut held, after.held, before.held, fault);
         shift(&mut sold, after.sold, before.sold, fault);
         if after.live {
-            self.live.insert((name, low));
+            self.live.insert(name, low);
         } else {
-            self.live.remove(&(name, low));
+            self.live.remove(name, low);
         }
         self.set(name, held, sold);
     }
@@ -185,6 +269,33 @@ impl Buyers {
 mod tests {
     use super::*;
 
+    #[test]
+    fn a_crowd_of_one_buyers_holds_is_told_in_the_same_order_however_it_came() {
+        let (mut up, mut down) = (LiveHolds::default(), LiveHolds::default());
+        let (name, other) = (Name::of(1 << 40), Name::of(1 << 40 | 2));
+        for low in 0..40 {
+            up.insert(name, low);
+            up.insert(name, low);
+            down.insert(name, 39 - low);
+            down.insert(other, low);
+        }
+        for gone in [3, 39, 20] {
+            up.remove(name, gone);
+            down.remove(name, gone);
+        }
+        let first = (0..13).filter(|low| *low != 3).collect::<Vec<_>>();
+        assert_eq!(up.of(name, 12)[..], first);
+        assert_eq!(down.of(name, 12)[..], first);
+        assert_eq!((up.of(name, 99).len(), down.of(name, 99).len()), (37, 37));
+        assert_eq!(down.of(other, 99).len(), 40);
+        for low in 0..40 {
+            up.remove(name, low);
+            down.remove(name, low);
+            down.remove(other, low);
+        }
+        assert!(up.is_empty() && down.is_empty());
+    }
+
     const NONE: Share = Share { held: 0, sold: 0, live: false };
 
     fn held(units: u64) -> Share {
@@ -209,19 +320,19 @@ mod tests {
         assert_eq!(buyers.of(76), Known::One(9), "the lowest bit is the entry's");
         assert_eq!(buyers.of(78), Known::Nothing);
         follow(&mut buyers, 9, held(5), held(5));
-        assert_eq!((buyers.of(77), buyers.live(77).count()), (Known::One(9), 0));
+        assert_eq!((buyers.of(77), buyers.live(77, 9).len()), (Known::One(9), 0));
         follow(&mut buyers, 10, NONE, held(1 << 40));
         assert_eq!(buyers.of(77), Known::Units((1 << 40) + 5, 0));
-        assert_eq!(buyers.live(77).collect::<Vec<_>>(), [9, 10]);
+        assert_eq!(buyers.live(77, 9)[..], [9, 10]);
         follow(&mut buyers, 10, held(1 << 40), sold(6));
         assert_eq!(buyers.of(77), Known::Units(5, 6));
         follow(&mut buyers, 9, held(5), NONE);
-        assert_eq!((buyers.of(77), buyers.live(77).count()), (Known::Units(0, 6), 0));
+        assert_eq!((buyers.of(77), buyers.live(77, 9).len()), (Known::Units(0, 6), 0));
         follow(&mut buyers, 10, sold(6), NONE);
         assert_eq!(buyers.of(77), Known::Nothing);
         follow(&mut buyers, 11, NONE, held(2));
         follow(&mut buyers, 11, held(2), sold(2));
-        assert_eq!((buyers.of(77), buyers.live(77).count()), (Known::Units(0, 2), 0));
+        assert_eq!((buyers.of(77), buyers.live(77, 9).len()), (Known::Units(0, 2), 0));
         follow(&mut buyers, 11, sold(2), NONE);
         assert!(buyers.counts.is_empty() && buyers.large.is_empty() && buyers.live.is_empty());
         assert!(!fault);

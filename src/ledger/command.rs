@@ -132,6 +132,8 @@ pub enum CommandOf<P> {
     DeleteCommit(Delete),
     /// Sends stock to another bucket of the same shard, which accepts it in the same entry.
     MoveStock(SendStock),
+    /// Sets the roster of nodes and the operations on them (shard 0).
+    SetRoster(Box<super::SetRoster>),
 }
 
 /// Rules that a hold gets at its placement and keeps.

@@ -14,6 +14,7 @@ use super::item::{ItemKey, ItemRecord, Region};
 use super::page::{Kind, PageId};
 use super::receipts::home_of;
 use super::{BucketRef, Demand, Ledger};
+use crate::planted::{Fault, planted};
 
 /// What a send will do.
 #[derive(Debug, Clone)]
@@ -171,7 +172,7 @@ impl Ledger {
         // Floor that would be left without units. What is earmarked for a lower total is gone.
         let stays = bucket.units().saturating_sub(bucket.earmarked(now));
         let short = bucket.stock.floor.saturating_sub(stays.saturating_sub(send.quantity));
-        if !send.same_region && short > 0 {
+        if !send.same_region && short > 0 && !planted(Fault::FloorIgnored) {
             return refused("the region's floor stays");
         }
         // A bucket whose floor was raised above its units hands on as much floor as units, so that
@@ -226,7 +227,8 @@ impl Ledger {
             return refused("a bucket does not accept from itself");
         }
         let pair = bucket.pairs.get(&accept.from.0).copied().unwrap_or_default();
-        let Some(units) = accept.sent.checked_sub(pair.accepted).filter(|units| *units > 0) else {
+        let known = if planted(Fault::AcceptedTwice) { 0 } else { pair.accepted };
+        let Some(units) = accept.sent.checked_sub(known).filter(|units| *units > 0) else {
             return Err(Box::new(Answer::Accepted { accepted: pair.accepted }));
         };
         let Some(floor) = accept.floor_sent.checked_sub(pair.floor_accepted) else {
@@ -252,6 +254,7 @@ impl Ledger {
             return Answer::Refused(Refusal::NotOwner);
         };
         bucket.touch(&mut self.books);
+        let units = if planted(Fault::StockLost) { 0 } else { units };
         bucket.stock.available = bucket.stock.available.saturating_add(units);
         bucket.stock.credits = bucket.stock.credits.saturating_add(units);
         bucket.stock.floor = bucket.stock.floor.saturating_add(floor);

@@ -12,12 +12,25 @@ use super::hold::HoldId;
 use super::ids::{ItemName, NameRef, Named, UnixMs};
 use super::item::{Item, ItemKey};
 use super::query::{
-    Audit, Availability, BucketAudit, BucketStock, Found, Query, Receipt, SoldOutItem,
+    Astray, Audit, Availability, BucketAudit, BucketStock, Found, Query, Receipt, Recount,
+    SoldOutItem,
 };
 use super::receipts::slot_of;
 use super::record::{Record, Standing};
 use super::settle::law_holds;
 use super::{BucketId, Ledger};
+
+/// Holds of one recount, after which it goes on no further than to the end of a slot.
+const RECOUNTED: usize = 8_192;
+
+/// How an audit comes by its sums.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Counted {
+    /// From every record.
+    Anew,
+    /// From what the slots keep.
+    BySlot,
+}
 
 /// The most holds or items of one answer.
 const ANSWERS_MAX: usize = 1_000;
@@ -41,7 +54,13 @@ impl Ledger {
                 .map_or(Found::NotFound, |(key, item)| self.find_availability(key, item)),
             Query::Audit(name) => self
                 .named(name.borrowed())
-                .map_or(Found::NotFound, |(key, item)| self.find_audit(key, item)),
+                .map_or(Found::NotFound, |(key, item)| self.find_audit(key, item, Counted::Anew)),
+            Query::Sums(name) => self
+                .named(name.borrowed())
+                .map_or(Found::NotFound, |(key, item)| self.find_audit(key, item, Counted::BySlot)),
+            Query::Recount { name, from } => self
+                .named(name.borrowed())
+                .map_or(Found::NotFound, |(key, _)| Found::Recount(self.recount(key, *from))),
             Query::Holds { name, buyer, state, after, limit } => {
                 let wanted = Wanted { buyer: buyer.as_deref(), state: *state };
                 self.find_holds(name, &wanted, after.as_ref(), *limit)
@@ -53,6 +72,7 @@ impl Ledger {
                 image.map_or(Found::NotFound, |image| Found::Copy(Box::new(image)))
             }
             Query::Duties { after, limit } => self.find_duties(*after, *limit),
+            Query::Roster => Found::Roster { roster: Box::new(self.roster().clone()), now: self.now() },
         }
     }
 
@@ -132,25 +152,67 @@ impl Ledger {
         })
     }
 
-    fn find_audit(&self, key: ItemKey, item: &Item) -> Found {
+    fn find_audit(&self, key: ItemKey, item: &Item, counted: Counted) -> Found {
         Found::Audit(Audit {
             number: key.1,
             total: item.record.home.as_ref().map(|home| home.total),
-            buckets: self.buckets_of(key).map(|bucket| self.audit(item, bucket)).collect(),
+            buckets: self.buckets_of(key).map(|bucket| self.audit(item, bucket, counted)).collect(),
             as_of: self.books.now,
             applied: self.books.index.0,
         })
     }
 
-    /// One bucket's sums, counted anew from its records.
-    fn audit(&self, item: &Item, bucket: &Bucket) -> BucketAudit {
+    /// Counts an item's holds anew, from a slot on, some thousands of them.
+    fn recount(&self, key: ItemKey, from: Option<(BucketId, u16)>) -> Recount {
+        let from = from.unwrap_or((BucketId(0), 0));
+        let mut recount = Recount { number: key.1, astray: Vec::new(), next: None };
+        let mut holds = 0_usize;
+        let mut buckets: Vec<&Bucket> = self.buckets_of(key).collect();
+        buckets.sort_by_key(|bucket| bucket.key.bucket);
+        for bucket in buckets {
+            let at = bucket.key.bucket;
+            for (number, slot) in (0_u16..).zip(&bucket.slots) {
+                let Some(slot) = slot.as_ref().filter(|_| (at, number) >= from) else { continue };
+                if holds >= RECOUNTED {
+                    recount.next = Some((at, number));
+                    return recount;
+                }
+                let (mut held, mut sold) = (0_u64, 0_u64);
+                for (_, gist) in slot.gists_from(0) {
+                    holds = holds.saturating_add(1);
+                    held = held.saturating_add(gist.open());
+                    sold = sold.saturating_add(gist.sold);
+                }
+                if (held, sold) != slot.units {
+                    let less = |counted: u64, kept: u64| counted.wrapping_sub(kept) as i64;
+                    let (held, sold) = (less(held, slot.units.0), less(sold, slot.units.1));
+                    recount.astray.push(Astray { bucket: at, held, sold });
+                }
+            }
+        }
+        recount
+    }
+
+    /// One bucket's sums.
+    fn audit(&self, item: &Item, bucket: &Bucket, counted: Counted) -> BucketAudit {
         let UnixMs(now) = self.books.now;
         let (mut held, mut due, mut sold) = (0_u64, 0_u64, 0_u64);
-        for (_, gist) in bucket.slots.iter().flatten().flat_map(|slot| slot.gists_from(0)) {
-            let open = gist.open();
-            held = held.saturating_add(open);
-            due = due.saturating_add(if gist.is_due(now) { open } else { 0 });
-            sold = sold.saturating_add(gist.sold);
+        match counted {
+            Counted::Anew => {
+                for (_, gist) in bucket.slots.iter().flatten().flat_map(|slot| slot.gists_from(0)) {
+                    let open = gist.open();
+                    held = held.saturating_add(open);
+                    due = due.saturating_add(if gist.is_due(now) { open } else { 0 });
+                    sold = sold.saturating_add(gist.sold);
+                }
+            }
+            Counted::BySlot => {
+                due = bucket.due(now);
+                for slot in bucket.slots.iter().flatten() {
+                    held = held.saturating_add(slot.units.0);
+                    sold = sold.saturating_add(slot.units.1);
+                }
+            }
         }
         let stock = &bucket.stock;
         let counted = held == stock.held

@@ -12,6 +12,7 @@ use super::escrow::in_transit;
 use super::ids::RegionOrdinal;
 use super::item::{self, ADJUSTMENTS_PER_PAGE, Adjustment, Item, ItemRecord};
 use super::page::{Kind, PAGE_VERSION, PageId};
+use super::roster::{Roster, RosterPage};
 use super::{BucketRef, Ledger, LoadError, Meta, PageKey, Settings, ShardId};
 
 fn error<T>(what: impl Into<String>) -> Result<T, LoadError> {
@@ -38,7 +39,7 @@ pub(super) fn load(
             Kind::Adjustments | Kind::Pairs | Kind::Floors | Kind::Records => {
                 loader.later.push((page, bytes));
             }
-            Kind::Meta | Kind::Item | Kind::Bucket => loader.take(page, &bytes)?,
+            Kind::Meta | Kind::Item | Kind::Bucket | Kind::Roster => loader.take(page, &bytes)?,
         }
     }
     for (page, bytes) in std::mem::take(&mut loader.later) {
@@ -64,12 +65,20 @@ impl Loader {
             Kind::Pairs => self.take_pairs(page, body),
             Kind::Floors => self.take_floors(page, body),
             Kind::Records => self.take_records(page, body),
+            Kind::Roster => self.take_roster(page, body),
         });
         taken.ok_or_else(|| LoadError(format!("the page {page:?} is not valid")))
     }
 
     fn take_meta(&mut self, page: PageId, body: &[u8]) -> Option<()> {
         self.meta = Some(item::decode(body).filter(|_| page == PageId::META)?);
+        Some(())
+    }
+
+    fn take_roster(&mut self, page: PageId, body: &[u8]) -> Option<()> {
+        let read = item::decode(body).filter(|read: &Roster| read.revision > 0);
+        let roster = read.filter(|_| page == PageId::ROSTER)?;
+        self.ledger.roster = RosterPage::load(roster, &mut self.ledger.books);
         Some(())
     }
 
@@ -106,6 +115,12 @@ impl Loader {
             let number = page.number.checked_mul(ADJUSTMENTS_PER_PAGE)?.checked_add(place)?;
             let bytes = reader.bytes()?;
             let receipt: Adjustment = item::decode(bytes)?;
+            // The digest is of these bytes, and what is written next is encoded anew.
+            let mut again = Vec::new();
+            item::encode(&receipt, &mut again);
+            if again != bytes {
+                return None;
+            }
             let name = PageId::of_item(Kind::Adjustments, key, number);
             let hash = books.hash(name, |out| out.extend_from_slice(bytes));
             books.digest.exchange(0, hash);

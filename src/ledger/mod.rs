@@ -37,6 +37,8 @@ mod query;
 mod receipts;
 mod record;
 mod record_bytes;
+mod roll;
+mod roster;
 mod scope;
 mod segment;
 mod settle;
@@ -54,7 +56,10 @@ pub use answer::*;
 pub use command::*;
 pub use hold::{HoldId, HoldIdText, NotAHoldId};
 pub use ids::*;
+pub use lookahead::Seen;
 pub use query::*;
+pub use roll::RollEntry;
+pub use roster::*;
 pub use scope::*;
 pub use spread_items::ItemCursor;
 
@@ -69,6 +74,9 @@ use cut::Walked;
 use item::{Item, ItemKey};
 use page::{Kind, PAGE_VERSION, PageId};
 use record::{Record, Standing};
+use roster::RosterPage;
+
+use crate::planted::{Fault, planted};
 
 /// What every replica of every shard agrees on for the life of the cluster; part of its identity.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -100,6 +108,7 @@ pub struct Ledger {
     next_item: u64,
     books: Books,
     meta_hashed: u128,
+    roster: RosterPage,
 }
 
 /// What is written of the ledger itself.
@@ -164,6 +173,7 @@ impl Ledger {
             next_item: 1,
             books: Books::new(shard, settings),
             meta_hashed: 0,
+            roster: RosterPage::default(),
         };
         ledger.books.pages.touch(PageId::META, || None);
         ledger.settle();
@@ -186,7 +196,11 @@ impl Ledger {
         let meta = self.meta();
         self.books.pages.touch(PageId::META, || Some(encode_meta(&meta)));
         self.books.index = index;
-        self.books.now = self.books.now.max(batch.stamp);
+        self.books.now = if planted(Fault::TimeGoesBack) {
+            batch.stamp
+        } else {
+            self.books.now.max(batch.stamp)
+        };
         self.books.swept = 0;
         self.sweep_due();
         self.forget_old(batch.commands.len());
@@ -248,12 +262,18 @@ impl Ledger {
             Command::DeleteAbort(delete) => self.delete_abort(delete),
             Command::DeleteCommit(delete) => self.delete_commit(delete),
             Command::MoveStock(send) => self.move_stock(send),
+            Command::SetRoster(set) => self.set_roster(set),
         }
     }
 
     /// Tells what applied state says of a command, without changing anything. Receipts come before
     /// stock, always.
     pub fn foresee<P: Placement>(&self, command: &CommandOf<P>) -> Foreseen {
+        self.foresee_seen(command, Seen::default())
+    }
+
+    /// As [`Ledger::foresee`], of a command that [`Ledger::look_at`] has looked at.
+    pub fn foresee_seen<P: Placement>(&self, command: &CommandOf<P>, seen: Seen) -> Foreseen {
         use CommandOf as Command;
         fn nothing<T>(_: T) -> Demand {
             Demand::default()
@@ -265,7 +285,7 @@ impl Ledger {
             Command::Retire(retire) => self.judge_retire(retire).map(nothing),
             Command::Place(place) => {
                 let place = place.asked();
-                let trace = self.trace(place.buyer, place.key);
+                let trace = seen.0.unwrap_or_else(|| self.trace(place.buyer, place.key));
                 self.judge_place(place, trace).map(|grant| grant.demand)
             }
             Command::Extend(extend) => self.judge_extend(extend).map(|change| change.demand()),
@@ -290,6 +310,7 @@ impl Ledger {
             Command::DeleteAbort(delete) => self.judge_delete_abort(delete).map(nothing),
             Command::DeleteCommit(delete) => self.judge_delete_commit(delete).map(nothing),
             Command::MoveStock(send) => self.judge_move(send).map(|plan| plan.demand),
+            Command::SetRoster(set) => self.judge_roster(set).map(nothing),
         };
         match decided {
             Ok(demand) => Foreseen::Admit(demand),
@@ -437,6 +458,7 @@ impl Ledger {
             Kind::Pairs => bucket()?.encode_pairs(number?),
             Kind::Floors => bucket()?.encode_floors(number?),
             Kind::Records => bucket()?.encode_records(page.slot, page.number),
+            Kind::Roster => self.roster.encode(),
         }
     }
 

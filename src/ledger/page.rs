@@ -30,6 +30,8 @@ pub(super) enum Kind {
     Floors = 5,
     /// Holds and voids of a slot.
     Records = 6,
+    /// The roster of nodes, on shard 0.
+    Roster = 7,
 }
 
 /// A page's name, ordered by item, so that a walk over all of them finds the next one close by
@@ -57,6 +59,9 @@ impl PageId {
         slot: 0,
         number: 0,
     };
+
+    /// The page, and the record, of the roster.
+    pub(super) const ROSTER: PageId = PageId { kind: Kind::Roster, ..PageId::META };
 
     /// A page, or record, of an item.
     pub(super) fn of_item(kind: Kind, item: (ShardId, ItemNumber), number: u64) -> PageId {
@@ -102,6 +107,7 @@ impl PageId {
             Kind::Pairs,
             Kind::Floors,
             Kind::Records,
+            Kind::Roster,
         ];
         let u16_at =
             |at: usize| Some(u16::from_be_bytes(bytes.get(at..)?.get(..2)?.try_into().ok()?));

@@ -13,6 +13,7 @@ use super::receipts::{Trace, buyer_in_region, home_of, place_of};
 use super::record::{NewRecord, Record, Standing};
 use super::scope::PlaceRef;
 use super::{BucketRef, Demand, Ledger};
+use crate::planted::{Fault, planted};
 
 /// Where a placing key belongs.
 #[derive(Debug, Clone, Copy)]
@@ -85,7 +86,9 @@ impl Ledger {
         let owner = buyer.unwrap_or(key);
         let bucket = self.buckets_of(item_key).find(|bucket| {
             let (place, places) = bucket.stock.place;
-            bucket.stock.region == region && place_of(item_key.1, region, owner, places) == place
+            bucket.stock.region == region
+                && (place_of(item_key.1, region, owner, places) == place
+                    || planted(Fault::ForeignBuyer))
         });
         let Some(bucket) = bucket else { return refuse(Refusal::NotOwner) };
         let slot = trace.slot;
@@ -103,6 +106,7 @@ impl Ledger {
                 refuse(Refusal::ItemClosed)
             }
             Mode::Open => Ok(()),
+            Mode::Paused if planted(Fault::PausedSells) => Ok(()),
             Mode::Paused => refuse(Refusal::ItemPaused { reason: PauseReason::Operator }),
             Mode::Closed => refuse(Refusal::ItemClosed),
         }
@@ -136,6 +140,7 @@ impl Ledger {
                 Some(buyer) => bucket.usage(spot.slot, buyer, now, secret),
                 None => (0, 0),
             };
+            let sold = if planted(Fault::LimitForgetsSales) { 0 } else { sold };
             let left = limit.saturating_sub(held.saturating_add(sold));
             if quantity > left {
                 return refuse(Refusal::BuyerLimit { limit, held, sold });
@@ -143,7 +148,7 @@ impl Ledger {
             allowance = buyer.map(|b| (buyer_in_region(secret, spot.item.1, spot.region, b), left));
         }
         let free = bucket.within_reach(now, quantity, self.books.sweeps_left);
-        if free < quantity {
+        if free < quantity && !planted(Fault::StockUnchecked) {
             return refuse(self.dry(spot.item, bucket, free));
         }
         let demand = Demand { bucket: Some(spot.bucket), quantity, free, buyer: allowance };
@@ -171,6 +176,9 @@ impl Ledger {
         }
         let buyer = place.buyer;
         let (spot, item, bucket) = self.spot(trace, place.name, place.region, buyer, place.key)?;
+        if planted(Fault::LimitBeforeKey) {
+            self.grant(spot, bucket, buyer, item.rules.limit, place.quantity)?;
+        }
         if let Some(sequence) = spot.sequence
             && let Some(record) = bucket.record(spot.slot, sequence)
         {
@@ -291,6 +299,9 @@ impl Ledger {
             Ok(spot) => spot,
             Err(answer) => return *answer,
         };
+        if planted(Fault::VoidForgets) {
+            return Answer::Voided { replayed: false };
+        }
         let Ledger { buckets, items, books, .. } = self;
         let (Some(bucket), Some(item)) = (buckets.get_mut(&spot.bucket), items.get(&spot.item))
         else {

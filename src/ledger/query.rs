@@ -34,8 +34,18 @@ pub enum Query {
     },
     /// One item's stock on this shard.
     Availability(ItemName),
-    /// One item's sums on this shard, by cause.
+    /// One item's sums on this shard, by cause, its holds counted anew: a step for each of them.
     Audit(ItemName),
+    /// The same without counting holds: each slot of a bucket keeps its sums, and these are added.
+    /// [`Query::Recount`] asks slot by slot whether they are right.
+    Sums(ItemName),
+    /// Counts some of an item's holds anew, slot by slot.
+    Recount {
+        /// The item.
+        name: ItemName,
+        /// The bucket and its slot at which to go on.
+        from: Option<(BucketId, u16)>,
+    },
     /// Holds of one item on this shard, by hold id.
     Holds {
         /// The item.
@@ -70,6 +80,8 @@ pub enum Query {
         /// At most so many buckets and as many items.
         limit: u32,
     },
+    /// The roster of nodes (shard 0).
+    Roster,
 }
 
 /// The answer to a [`Query`].
@@ -87,6 +99,8 @@ pub enum Found {
     Availability(Availability),
     /// Sums.
     Audit(Audit),
+    /// What a recount found.
+    Recount(Recount),
     /// Holds, in the order of their ids, and whether there are more.
     Holds {
         /// The holds.
@@ -104,6 +118,13 @@ pub enum Found {
     Copy(Box<Configure>),
     /// Duties.
     Duties(Vec<Duty>),
+    /// The roster.
+    Roster {
+        /// The roster.
+        roster: Box<super::Roster>,
+        /// Ledger time.
+        now: UnixMs,
+    },
 }
 
 /// What a shard's leader repeats until it is answered; see the head of `command.rs`.
@@ -311,6 +332,28 @@ pub struct Audit {
     pub as_of: UnixMs,
     /// The log index that it was computed at.
     pub applied: u64,
+}
+
+/// Some slots' holds, counted anew.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recount {
+    /// The item's number.
+    pub number: ItemNumber,
+    /// Buckets in which a slot's holds do not add up to its sums.
+    pub astray: Vec<Astray>,
+    /// Where to go on; `None` when all are counted.
+    pub next: Option<(BucketId, u16)>,
+}
+
+/// Holds of a bucket that do not add up to what is kept of their sums.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Astray {
+    /// The bucket.
+    pub bucket: BucketId,
+    /// Units held, counted less kept.
+    pub held: i64,
+    /// Units sold, counted less kept.
+    pub sold: i64,
 }
 
 /// received + accepted = available + held + sold + written off + sent, for one bucket.

@@ -149,7 +149,8 @@ impl<P: Placement> CommandOf<P> {
             | CommandOf::DeleteBegin(_)
             | CommandOf::DeleteAbort(_)
             | CommandOf::DeleteCommit(_)
-            | CommandOf::MoveStock(_) => Scope::State,
+            | CommandOf::MoveStock(_)
+            | CommandOf::SetRoster(_) => Scope::State,
         }
     }
 
@@ -184,6 +185,7 @@ impl<P: Placement> CommandOf<P> {
             C::DeleteAbort(delete) => C::DeleteAbort(delete),
             C::DeleteCommit(delete) => C::DeleteCommit(delete),
             C::MoveStock(send) => C::MoveStock(send),
+            C::SetRoster(set) => C::SetRoster(set),
         }
     }
 

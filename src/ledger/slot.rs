@@ -1,9 +1,9 @@
 //! One of the partitions of a bucket's holds: small tables, small pages.
 //!
 //! Invariants: sequences count up from 1 and are never used again, also when the records are
-//! forgotten (`floor`); ledger time of placement does not decrease with the sequence; `index`,
-//! `buyers` and `lapse` say of the records what the records say themselves. Segments are in the
-//! order of their numbers; none is empty.
+//! forgotten (`floor`); ledger time of placement does not decrease with the sequence; `units`,
+//! `index`, `buyers` and `lapse` say of the records what the records say themselves. Segments are
+//! in the order of their numbers; none is empty.
 
 use super::buyers::{Buyers, Known, Share};
 use super::chunk::{self, place_of};
@@ -29,6 +29,8 @@ pub(super) struct Slot {
     pub(super) segments: Vec<Box<Segment>>,
     /// Memory of the chunk that was filled last, for the one that follows the next.
     spare: Vec<u8>,
+    /// Units held (due ones included) and sold by its records.
+    pub(super) units: (u64, u64),
     /// Records by buyer and key.
     pub(super) index: KeyIndex,
     /// Units by buyer.
@@ -46,6 +48,7 @@ impl Default for Slot {
             floor: 1,
             segments: Vec::new(),
             spare: Vec::new(),
+            units: (0, 0),
             index: KeyIndex::default(),
             buyers: Buyers::default(),
             lapse: Lapse::default(),
@@ -239,7 +242,7 @@ impl Slot {
             Known::One(low) => (self.units(low).saturating_sub(due(low)), 0),
             Known::Units(0, sold) => (0, sold),
             Known::Units(held, sold) => {
-                let his = self.buyers.live(hash).take(BUYERS_HOLDS_MAX);
+                let his = self.buyers.live(hash, BUYERS_HOLDS_MAX).into_iter();
                 let due = his.fold(0_u64, |sum, low| sum.saturating_add(due(low)));
                 (held.saturating_sub(due), sold)
             }

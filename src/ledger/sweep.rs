@@ -10,6 +10,7 @@ use super::item::ItemKey;
 use super::page::{Kind, PageId};
 use super::record::Standing;
 use super::{BucketRef, Ledger};
+use crate::planted::{Fault, planted};
 
 /// Records that an entry forgets at most, unless it has more than half as many commands.
 const FORGET_MAX: usize = 512;
@@ -73,8 +74,10 @@ impl Ledger {
                 (record.lifetime_ms_ever, record.retired, record.erase_after.0)
             });
         let longer = settings.receipt_retention_ms.max(settings.sold_retention_ms);
+        let kept_ms =
+            if planted(Fault::ReceiptsForgotten) { 0 } else { settings.receipt_retention_ms };
         Retention {
-            receipts_ms: lifetime_ms.saturating_add(settings.receipt_retention_ms),
+            receipts_ms: lifetime_ms.saturating_add(kept_ms),
             sales_ms: lifetime_ms.saturating_add(longer),
             retired,
             erase_after,

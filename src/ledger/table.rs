@@ -50,6 +50,16 @@ impl<E: Entry> Table<E> {
         }
     }
 
+    /// The entries from the place on where those under `hash` begin: all of them, and others.
+    pub(super) fn run(&self, hash: u32) -> impl Iterator<Item = E> {
+        let mut at = self.home(hash);
+        std::iter::from_fn(move || {
+            let entry = self.places.get(at).copied().filter(|entry| !entry.is_nothing())?;
+            at = self.after(at);
+            Some(entry)
+        })
+    }
+
     /// Looks at the place where entries of a hash begin, and at the next line of memory, so that
     /// both are near when they are asked for; tells whether anything stands there.
     pub(super) fn glance(&self, hash: u32) -> bool {

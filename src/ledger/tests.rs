@@ -12,6 +12,8 @@ mod gate;
 #[cfg(test)]
 mod retention;
 #[cfg(test)]
+mod roster;
+#[cfg(test)]
 mod stock;
 
 use std::collections::BTreeMap;

@@ -19,6 +19,7 @@ use super::record::{
     Asked, EXTENSIONS_MAX, FOUND_DONE_MAX, OPERATIONS_MAX, Operation, Record, Standing,
 };
 use super::{BucketRef, Demand, Ledger};
+use crate::planted::{Fault, planted};
 
 /// A hold that an operation has found.
 #[derive(Debug, Clone, Copy)]
@@ -219,7 +220,10 @@ impl Ledger {
         let (hold, operation) =
             self.operation(&confirm.hold, &confirm.tenant, &confirm.key, asked)?;
         let record = hold.record;
-        let standing = record.standing_at(self.books.now.0);
+        let standing = match record.standing_at(self.books.now.0) {
+            Standing::Expired if planted(Fault::ConfirmsExpired) => Standing::Held,
+            standing => standing,
+        };
         let units = confirm.quantity.unwrap_or(record.quantity);
         let grant = match standing {
             Standing::Sold => {
@@ -308,6 +312,15 @@ impl Ledger {
             bucket.make_room(grant.demand.quantity, books);
         }
         let revision = books.index.0;
+        if planted(Fault::ExpiredCreditsTwice)
+            && matches!(effect, Effect::Release)
+            && let Some(record) = bucket.record(spot.slot, sequence)
+            && record.standing == Standing::Expired
+        {
+            let units = record.quantity;
+            bucket.touch(books);
+            bucket.stock.available = bucket.stock.available.saturating_add(units);
+        }
         bucket.restate(spot.slot, sequence, books, |record| {
             if effect.on(record) {
                 record.revision = revision;
@@ -343,6 +356,7 @@ impl Effect {
             }
             Effect::Release => record.standing = Standing::Released,
             Effect::Return { units } => {
+                let units = if planted(Fault::ReturnsAll) { record.sold } else { units };
                 record.sold = record.sold.saturating_sub(units);
                 if record.sold == 0 {
                     record.standing = Standing::Returned;

@@ -32,8 +32,6 @@ const CLOCK_FRAME: u16 = 33;
 pub(super) const ASK_EVERY: Duration = Duration::from_millis(500);
 /// How long an answer may take: half of it is the error of the offset, far below the tolerance.
 const ANSWER_MAX: Duration = Duration::from_millis(400);
-/// Clocks agree when they are no further apart.
-const TOLERANCE_MS: i64 = 2_000;
 /// Answers kept of each member; the one with the shortest round trip counts.
 const SAMPLES_KEPT: usize = 4;
 /// So many answers in a row that did not come are said once.
@@ -68,9 +66,10 @@ pub(super) struct Verdict {
 }
 
 /// Judges this clock by the offsets of all other members to it, in ms; `None` for those not known.
-pub(super) fn judge(others: &[Option<i64>]) -> Verdict {
+/// Clocks agree when they are no further apart than `offset_ms_max`.
+pub(super) fn judge(others: &[Option<i64>], offset_ms_max: u64) -> Verdict {
     let majority = others.len().div_ceil(2) + 1;
-    let near = |offset: &i64| offset.unsigned_abs() <= TOLERANCE_MS.unsigned_abs();
+    let near = |offset: &i64| offset.unsigned_abs() <= offset_ms_max;
     let known = || others.iter().flatten();
     let agreeing = 1 + known().filter(|offset| near(offset)).count();
     let differing = known().filter(|offset| !near(offset)).count();
@@ -86,6 +85,8 @@ struct Seen {
 pub(super) struct Clocks {
     own: NodeId,
     wall: WallClock,
+    /// How far apart clocks may be and still agree, in ms.
+    offset_ms_max: u64,
     begun: Instant,
     seen: Mutex<Seen>,
     links: Mutex<BTreeMap<NodeId, Link>>,
@@ -102,6 +103,7 @@ impl Clocks {
     pub(super) fn new(
         own: NodeId,
         wall: WallClock,
+        offset_ms_max: u64,
         members: &[MemberSpec],
         abstaining: Abstaining,
     ) -> Clocks {
@@ -110,6 +112,7 @@ impl Clocks {
         Clocks {
             own,
             wall,
+            offset_ms_max,
             begun: runtime::now(),
             seen: Mutex::new(Seen { others }),
             links: Mutex::default(),
@@ -123,7 +126,7 @@ impl Clocks {
     /// Returns the wall clock if a majority of all members' clocks agrees with it now.
     pub(super) fn agreed(&self) -> Option<UnixMs> {
         let wall = self.wall.now();
-        judge(&self.offsets(wall, runtime::now())).agrees.then_some(wall)
+        judge(&self.offsets(wall, runtime::now()), self.offset_ms_max).agrees.then_some(wall)
     }
 
     /// Tells whether this node's clock is more than the tolerance from a majority of all members.
@@ -145,9 +148,17 @@ impl Clocks {
         let known = nodes.into_iter().zip(&offsets).filter_map(|(node, ms)| Some((node, (*ms)?)));
         ClockStatus {
             offset_ms: known.collect(),
-            agrees: judge(&offsets).agrees,
+            agrees: judge(&offsets, self.offset_ms_max).agrees,
             wild: self.is_wild(),
+            offset_ms_max: self.offset_ms_max,
+            silent: self.silent(),
         }
+    }
+
+    /// Returns the members that have failed to answer several times in a row.
+    fn silent(&self) -> Vec<NodeId> {
+        let missed = self.missed.lock();
+        missed.iter().filter(|(_, times)| **times >= SILENT_AFTER).map(|(node, _)| *node).collect()
     }
 
     fn monotonic_ms(&self, at: Instant) -> i64 {
@@ -212,13 +223,14 @@ impl Clocks {
 
     fn rejudge(&self) {
         let offsets = self.offsets(self.wall.now(), runtime::now());
-        let Verdict { agrees, wild } = judge(&offsets);
+        let Verdict { agrees, wild } = judge(&offsets, self.offset_ms_max);
         let was = self.is_wild();
         if wild && !was {
             tracing::error!(
                 ?offsets,
-                "this node's clock is more than 2 s from a majority of the members: it does not \
-                 lead until they agree; set the clock right"
+                offset_ms_max = self.offset_ms_max,
+                "this node's clock is too far from those of a majority of the members: it does \
+                 not lead until they agree; set the clock right"
             );
             self.wild.store(true, Ordering::Relaxed);
         } else if was && agrees {
@@ -251,7 +263,7 @@ impl Clocks {
         let Some(samples) = seen.others.get_mut(&node) else { return };
         // A clock that was set is another clock: what it said before says nothing of it.
         let jumped = |old: &Sample| {
-            old.against_monotonic.abs_diff(against_monotonic) > TOLERANCE_MS.unsigned_abs() / 2
+            old.against_monotonic.abs_diff(against_monotonic) > self.offset_ms_max / 2
         };
         samples.retain(|old| !jumped(old));
         if samples.len() == SAMPLES_KEPT {
@@ -334,9 +346,11 @@ mod tests {
             (vec![near, near, none, none], true, false),
             (vec![far, far, none, none], false, false),
         ] {
-            assert_eq!(judge(&others), Verdict { agrees, wild }, "{others:?}");
+            assert_eq!(judge(&others, BOUND), Verdict { agrees, wild }, "{others:?}");
         }
     }
+
+    const BOUND: u64 = 2_000;
 
     fn members(count: u64) -> Vec<MemberSpec> {
         let member = |node| MemberSpec { node: NodeId(node), ..MemberSpec::default() };
@@ -351,7 +365,8 @@ mod tests {
     fn a_jump_of_the_own_clock_shows_at_once_without_another_question() {
         let offset = Arc::new(AtomicI64::new(0));
         let wall = WallClock::with_offset(Arc::clone(&offset));
-        let clocks = Clocks::new(NodeId(1), wall.clone(), &members(3), Abstaining::default());
+        let clocks =
+            Clocks::new(NodeId(1), wall.clone(), BOUND, &members(3), Abstaining::default());
         assert_eq!(clocks.agreed(), None, "nobody was asked yet");
         let now = runtime::now();
         for node in [2, 3] {
@@ -370,7 +385,8 @@ mod tests {
     #[test]
     fn the_answer_with_the_shortest_round_trip_counts_and_a_set_clock_is_another() {
         let wall = WallClock::system();
-        let clocks = Clocks::new(NodeId(1), wall.clone(), &members(2), Abstaining::default());
+        let clocks =
+            Clocks::new(NodeId(1), wall.clone(), BOUND, &members(2), Abstaining::default());
         let now = runtime::now();
         let later = |ms| now + Duration::from_millis(ms);
         clocks.hear(NodeId(2), told(wall.now(), 40), now, now);
@@ -386,7 +402,7 @@ mod tests {
     fn a_member_that_does_not_stand_is_known_to_abstain() {
         let abstaining = Abstaining::default();
         let wall = WallClock::system();
-        let clocks = Clocks::new(NodeId(1), wall.clone(), &members(3), abstaining.clone());
+        let clocks = Clocks::new(NodeId(1), wall.clone(), BOUND, &members(3), abstaining.clone());
         let now = runtime::now();
         let said = |stands| Told { wall: wall.now(), stands };
         clocks.hear(NodeId(3), said(false), now, now);

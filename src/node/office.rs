@@ -13,6 +13,7 @@ use super::NodeError;
 use super::adoption;
 use super::members;
 use super::parts::Parts;
+use super::roll;
 use super::running::{Opening, Running, log_options, run_on};
 use super::watch::{self as node_watch, WatchRules};
 use crate::config::Config;
@@ -20,15 +21,15 @@ use crate::ledger::{ShardId, UnixMs};
 use crate::peer::Spawner;
 use crate::runtime::{self, Instant};
 use crate::shard::{
-    Adopt, Adopted, Desk, LogStatus, MemberSpec, NodeStatus, Outcome, Reply, Request, uuid_bytes,
-    uuid_hex,
+    Admitted, Adopt, Adopted, Claim, Desk, LogStatus, MemberSpec, NodeStatus, Order, Ordered,
+    Outcome, Rejected, Reply, Request, Sight, uuid_bytes, uuid_hex,
 };
 use crate::storage::{
     Ballast, Disk, Identity, IdentityError, NodeLog, ShardLogState, create_dir_durably,
 };
 
 /// What the node is now.
-enum Phase {
+pub(super) enum Phase {
     /// It belongs to no cluster.
     Empty,
     /// It has an identity and a log, and waits for its members.
@@ -41,8 +42,8 @@ enum Phase {
 
 /// A part that has ended.
 #[derive(Default)]
-struct Stopped {
-    why: String,
+pub(super) struct Stopped {
+    pub(super) why: String,
     identity: Option<Identity>,
     /// The log as it was at the end.
     log: LogStatus,
@@ -65,13 +66,13 @@ pub struct Ended {
 
 /// A node's desk. One for all threads.
 pub struct Office {
-    config: Config,
-    parts: Parts,
-    front: Spawner,
+    pub(super) config: Config,
+    pub(super) parts: Parts,
+    pub(super) front: Spawner,
     started: Instant,
-    phase: Mutex<Phase>,
+    pub(super) phase: Mutex<Phase>,
     /// One change of phase at a time.
-    changing: AsyncMutex<()>,
+    pub(super) changing: AsyncMutex<()>,
     ended: watch::Sender<Option<Ended>>,
 }
 
@@ -105,6 +106,17 @@ impl Office {
             Err(IdentityError::NotInitialised) => Phase::Empty,
             Err(error) => return Err(error.into()),
         };
+        let removed = roll::read_removal(parts.disk.as_ref(), &dir)
+            .map_err(|error| NodeError::io("the removal of this node", error))?;
+        let phase = match (removed, phase) {
+            (Some(why), Phase::Adopted { identity, .. }) => {
+                tracing::error!(%why, "this node takes no part in the cluster any more");
+                let identity = Some(identity);
+                Phase::Stopped(Box::new(Stopped { why, identity, ..Stopped::default() }))
+            }
+            (_, phase) => phase,
+        };
+        let has_part = matches!(phase, Phase::Empty | Phase::Adopted { .. });
         make_room(&config, &parts);
         let office = Arc::new(Office {
             config,
@@ -117,7 +129,7 @@ impl Office {
         });
         let members = members::read(office.parts.disk.as_ref(), &office.dir())
             .map_err(|error| NodeError::io("the members", error))?;
-        match members {
+        match members.filter(|_| has_part) {
             Some(members) => {
                 office.start(members).await?;
             }
@@ -127,7 +139,7 @@ impl Office {
         Ok(office)
     }
 
-    fn dir(&self) -> PathBuf {
+    pub(super) fn dir(&self) -> PathBuf {
         self.config.node.data_dir.clone()
     }
 
@@ -157,7 +169,7 @@ impl Office {
         }
     }
 
-    async fn start(
+    pub(super) async fn start(
         self: &Arc<Office>,
         members: Vec<MemberSpec>,
     ) -> Result<Arc<Running>, NodeError> {
@@ -190,6 +202,7 @@ impl Office {
                 let running = Arc::new(running);
                 *self.phase.lock() = Phase::Running(Arc::clone(&running));
                 node_watch::start(self, &running, self.watch_rules());
+                roll::start(self, &running);
                 Ok(running)
             }
             Err(error) => {
@@ -211,7 +224,7 @@ impl Office {
         WatchRules {
             hung: Duration::from_millis(log.hung_ms),
             dead: Duration::from_millis(log.dead_ms),
-            floor_bytes: log.segment_bytes.saturating_mul(2).saturating_add(log.ballast_bytes),
+            floor_bytes: floor_bytes(&self.config),
             ballast_bytes: log.ballast_bytes,
         }
     }
@@ -233,7 +246,7 @@ impl Office {
             *phase = Phase::Stopped(Box::new(Stopped {
                 why: why.clone(),
                 identity: Some(running.identity.clone()),
-                log: log_status(&running, free),
+                log: log_status(&running, free, &self.config),
             }));
             running
         };
@@ -242,6 +255,19 @@ impl Office {
         // The log stays as it is until the process ends: closing a log that failed says nothing
         // new.
         self.ended.send_replace(Some(Ended { why, is_fatal }));
+    }
+
+    /// Ends the node's part because it belongs to the cluster no more: also after a restart.
+    pub(super) async fn end_for_good(&self, why: String) {
+        if let Err(error) = roll::write_removal(self.parts.disk.as_ref(), &self.dir(), &why) {
+            tracing::error!(%error, "the removal could not be written down");
+        }
+        self.end(why, false).await;
+    }
+
+    /// Keeps the members for the next start.
+    pub(super) fn keep_members(&self, members: &[MemberSpec]) -> std::io::Result<()> {
+        members::write(self.parts.disk.as_ref(), &self.dir(), members)
     }
 
     /// Stops the node's part in the cluster.
@@ -295,15 +321,20 @@ impl Office {
                 ))
             };
         }
-        self.make_identity(cluster_id, offer)
+        self.make_identity(cluster_id, offer, (self.parts.random)())
     }
 
-    fn make_identity(&self, cluster_id: [u8; 16], offer: Adopt) -> Result<Adopted, String> {
+    pub(super) fn make_identity(
+        &self,
+        cluster_id: [u8; 16],
+        offer: Adopt,
+        log_uuid: [u8; 16],
+    ) -> Result<Adopted, String> {
         let (disk, dir) = (Arc::clone(&self.parts.disk), self.dir());
         let identity = Identity {
             cluster_id,
             node: offer.node,
-            log_uuid: (self.parts.random)(),
+            log_uuid,
             settings: offer.settings,
             region: self.config.node.region.clone(),
             created_at: self.parts.clock.now(),
@@ -368,16 +399,29 @@ impl Office {
         }
     }
 
+    fn no_part(&self) -> Rejected {
+        Rejected::Unavailable(self.no_part_words())
+    }
+
     fn not_serving(&self) -> Reply {
-        let words = match &*self.phase.lock() {
+        let words = self.no_part_words();
+        Reply { outcome: Outcome::NotServing(words), commit: None, leader: None }
+    }
+
+    fn no_part_words(&self) -> String {
+        match &*self.phase.lock() {
             Phase::Empty | Phase::Adopted { .. } => {
                 "this node belongs to no cluster yet: `holdfast cluster init` makes one".to_owned()
             }
             Phase::Running(_) => "the node has just started: try again".to_owned(),
             Phase::Stopped(end) => format!("this node takes no part: {}", end.why),
-        };
-        Reply { outcome: Outcome::NotServing(words), commit: None, leader: None }
+        }
     }
+}
+
+/// The free bytes below which new places are shed: two segments and the ballast.
+fn floor_bytes(config: &Config) -> u64 {
+    config.log.segment_bytes.saturating_mul(2).saturating_add(config.log.ballast_bytes)
 }
 
 /// Gives the ballast up when there may be too little room to load what is here. The watch takes it
@@ -500,7 +544,9 @@ impl Desk for Counter {
                 status.clocks = running.clocks.status();
                 status.abstains = running.abstains();
                 status.stock = running.router.stock_traffic();
-                status.log = log_status(running, self.0.parts.disk.free_bytes(&self.0.dir()).ok());
+                let (disk, dir) = (&self.0.parts.disk, self.0.dir());
+                status.log = log_status(running, disk.free_bytes(&dir).ok(), &self.0.config);
+                status.log.disk_total_bytes = disk.total_bytes(&dir).unwrap_or(0);
             }
         }
         status
@@ -518,11 +564,51 @@ impl Desk for Counter {
     fn begin(&self, members: Vec<MemberSpec>) -> BoxFuture<'static, Result<(), String>> {
         self.to_its_end(|office| async move { office.take_members(members).await })
     }
+
+    fn sight(&self, deadline: Instant) -> BoxFuture<'static, Result<Sight, Rejected>> {
+        let running = self.0.running().ok_or_else(|| self.0.no_part());
+        Box::pin(async move {
+            let router = Arc::clone(&running?.router);
+            Ok(router.sight(deadline).await?.0)
+        })
+    }
+
+    fn order(
+        &self,
+        order: Order,
+        rehearsal: bool,
+        deadline: Instant,
+    ) -> BoxFuture<'static, Result<Ordered, Rejected>> {
+        let running = self.0.running().ok_or_else(|| self.0.no_part());
+        let secret = (self.0.parts.random)();
+        Box::pin(async move {
+            let router = Arc::clone(&running?.router);
+            router.order(order, rehearsal, secret, deadline).await
+        })
+    }
+
+    fn admit(
+        &self,
+        claim: Claim,
+        deadline: Instant,
+    ) -> BoxFuture<'static, Result<Admitted, Rejected>> {
+        let running = self.0.running().ok_or_else(|| self.0.no_part());
+        Box::pin(async move {
+            let running = running?;
+            let (cluster_id, settings) =
+                (running.identity.cluster_id, running.identity.settings.clone());
+            let router = Arc::clone(&running.router);
+            drop(running);
+            let admission = router.admit(claim, deadline).await?;
+            Ok(Admitted { cluster_id, settings, admission })
+        })
+    }
 }
 
-fn log_status(running: &Running, free: Option<u64>) -> LogStatus {
+fn log_status(running: &Running, free: Option<u64>, config: &Config) -> LogStatus {
     let health = running.log.health();
-    let age = health.oldest_unsynced.map(|age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX));
+    let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let age = health.oldest_unsynced.map(ms);
     LogStatus {
         segments: health.segments as u64,
         bytes: health.bytes,
@@ -533,6 +619,9 @@ fn log_status(running: &Running, free: Option<u64>) -> LogStatus {
         sync_p99_us: health.sync_p99_us,
         sync_max_us: health.sync_max_us,
         housekeeping: health.housekeeping,
+        waits_for_room_ms: health.waits_for_room.map(ms),
+        disk_total_bytes: 0,
+        disk_floor_bytes: floor_bytes(config),
         disk_free_bytes: free.unwrap_or_default(),
         disk_full: running.disk_full.load(Ordering::Relaxed),
         ballast_released: running.ballast_released.load(Ordering::Relaxed),

@@ -18,15 +18,16 @@ use crate::ledger::{NodeId, ShardId};
 use crate::peer::{
     Hello, Lane, Listener, LocalIdentity, Network, Opened, PeerId, Service, Spawner,
 };
+use crate::planted::{Fault, planted};
 use crate::raft::{
     Group, Member, PeerBook, RaftConversation, SnapshotConversation, StartOptions, start_group,
 };
 use crate::runtime;
 use crate::shard::{
-    Abstaining, AgreedClock, Bar, ForwardConversation, MemberSpec, Router, ShardLimits,
+    Abstaining, AgreedClock, Bar, ForwardConversation, Lobby, MemberSpec, Router, ShardLimits,
     ShardService, ThirstLimits, open_shard, uuid_bytes,
 };
-use crate::steward::{Balance, Comparison, Delivery, RunOut, Steward, StewardRules};
+use crate::steward::{Balance, Comparison, Delivery, Resize, RunOut, Steward, StewardRules};
 use crate::storage::{Ballast, Checkpoints, Identity, LogOptions, NodeLog, PageDesk};
 
 /// A node's part in its cluster.
@@ -44,6 +45,10 @@ pub(super) struct Running {
     pub(super) ballast_released: AtomicBool,
     /// Why this node does not stand for election, when it does not.
     abstains: Mutex<Option<String>>,
+    /// Why the roster gives it nothing to lead, when it does not.
+    drained: Mutex<Option<String>>,
+    /// Whom it lets in.
+    pub(super) book: PeerBook,
     /// It stops: it does not stand again.
     stops: AtomicBool,
     network: Network,
@@ -153,7 +158,9 @@ impl Opening {
         let book = PeerBook::new(peers);
         let abstaining = Abstaining::default();
         let (node, wall) = (self.identity.node, self.parts.clock.clone());
-        let clocks = Arc::new(Clocks::new(node, wall, &self.members, abstaining.clone()));
+        let apart_max = self.config.clock.offset_ms_max;
+        let clocks = Clocks::new(node, wall, apart_max, &self.members, abstaining.clone());
+        let clocks = Arc::new(clocks);
         let (mut shards, mut spawners) = (Vec::new(), Vec::new());
         for shard in (0..self.identity.settings.shards).map(ShardId) {
             let spawner = (self.parts.place)(shard)
@@ -173,7 +180,7 @@ impl Opening {
         );
         let (stop, stopped) = watch::channel(false);
         for (shard, spawner) in shards.iter().zip(&spawners) {
-            let rules = self.steward_rules(shard.shard());
+            let rules = self.steward_rules();
             let steward = Steward::new(shard.clone(), Arc::clone(&router), rules, stopped.clone());
             let comparison =
                 Comparison::new(shard.clone(), Arc::clone(&router), rules, stopped.clone());
@@ -183,14 +190,16 @@ impl Opening {
             let balance = Balance::new(shard.clone(), Arc::clone(&router), stopped.clone());
             spawner(Box::pin(delivery.run()));
             spawner(Box::pin(balance.run()));
+            let resize = Resize::new(shard.clone(), Arc::clone(&router), stopped.clone());
+            spawner(Box::pin(resize.run()));
         }
-        if !self.is_new {
+        if !self.is_new && !planted(Fault::PortAtOnce) {
             // This node has forgotten whom it promised what: it opens its peer port only after
             // every lease that it may have granted before it stopped has run out.
             runtime::sleep_until(began + ms(self.config.raft.election_max_ms)).await;
         }
         let service = PeerService {
-            book,
+            book: book.clone(),
             groups: shards.iter().map(|shard| shard.group().clone()).collect(),
             spawners: spawners.clone(),
             router: Arc::clone(&router),
@@ -214,6 +223,8 @@ impl Opening {
             disk_full: AtomicBool::new(false),
             ballast_released: AtomicBool::new(false),
             abstains: Mutex::new(None),
+            drained: Mutex::new(None),
+            book: book.clone(),
             stops: AtomicBool::new(false),
             network,
             front: self.front,
@@ -304,14 +315,13 @@ impl Opening {
         }
     }
 
-    fn steward_rules(&self, shard: ShardId) -> StewardRules {
+    fn steward_rules(&self) -> StewardRules {
         let checkpoint = &self.config.checkpoint;
         StewardRules {
             checkpoint_log_bytes: checkpoint.log_bytes,
             checkpoint_commands: checkpoint.commands,
             checkpoint_every: ms(checkpoint.interval_ms),
             compare_every: COMPARE_EVERY,
-            preferred: preferred(&self.members, shard),
             prefer_every: ms(self.config.raft.prefer_every_ms),
             own: self.identity.node,
         }
@@ -366,6 +376,21 @@ impl Running {
             shard.stand(Bar::Node, reason.is_none());
         }
         *abstains = reason;
+    }
+
+    /// Says why the roster gives this node nothing to lead, or that it may lead again.
+    pub(super) fn set_drained(&self, why: Option<String>) {
+        *self.drained.lock() = why;
+    }
+
+    /// Returns why the roster gives this node nothing to lead.
+    pub(super) fn drained(&self) -> Option<String> {
+        self.drained.lock().clone()
+    }
+
+    /// Tells whether some shard has no leader that this node hears.
+    pub(super) fn is_leaderless(&self) -> bool {
+        self.shards.iter().any(ShardService::is_leaderless)
     }
 
     /// Returns why this node does not stand for election, when it does not.
@@ -443,12 +468,17 @@ struct PeerService {
 
 impl Service for PeerService {
     fn open(&self, hello: &Hello) -> Result<Opened, String> {
-        if !self.book.knows(&hello.from) {
-            return Err(format!(
-                "{} is no member of this cluster: a node whose log was lost or made anew is let in \
-                 under a new id only, which this version cannot give yet; see docs/operations.md",
-                hello.from
-            ));
+        if !self.book.knows(&hello.from) && !planted(Fault::ForeignLog) {
+            // A stranger may ask how it stands, and nothing else.
+            let router = Arc::clone(&self.router);
+            return if hello.lane == Lane::Forward {
+                Ok(Opened {
+                    conversation: Box::new(Lobby::new(router, hello.from)),
+                    spawner: Arc::clone(&self.front),
+                })
+            } else {
+                Err(router.stranger_words(&hello.from))
+            };
         }
         let shard = hello.shard.map(|shard| usize::from(shard.0));
         match (hello.lane, shard) {

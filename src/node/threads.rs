@@ -29,6 +29,7 @@ use crate::peer::{LaneBytes, Network, PeerLimits, Spawner};
 #[cfg(feature = "sim")]
 use crate::peer::{SimDefaults, SimNetwork};
 use crate::runtime;
+use crate::storage::visit::RETIRED_FILE;
 use crate::storage::{Ballast, DataDir, PageDesk, RealDisk};
 
 /// A running node of this process.
@@ -123,6 +124,9 @@ impl Node {
             return Err(NodeError::Mismatch(words.to_owned()));
         }
         let data_dir = DataDir::lock(config.node.data_dir.clone())?;
+        if data_dir.path().join(RETIRED_FILE).exists() {
+            return Err(NodeError::Retired { dir: data_dir.path().to_path_buf() });
+        }
         let listener = listeners(&config)?;
         let disk: Arc<RealDisk> = Arc::new(RealDisk);
         let ballast = Ballast::new(

@@ -1,8 +1,9 @@
 //! The node's watch over itself: clocks, log and disk.
 //!
 //! Every 50 ms it decides whether this node may lead: a disk that hangs or a wild clock hands every
-//! leadership over and keeps the node from standing. A log that failed, or hangs for too long, ends
-//! the node's part. Once a second it looks at the room on the disk: when that runs out, the ballast
+//! leadership over and keeps the node from standing, and so does a log that waits for room on a
+//! full disk, which goes on by itself. A log that failed, or hangs for too long, ends the node's
+//! part. Once a second it looks at the room on the disk: when that runs out, the ballast
 //! is given up, every shard makes a checkpoint so that the log can be purged, and new places are
 //! shed until there is room again.
 
@@ -97,7 +98,7 @@ async fn watch_health(office: Weak<Office>, running: Weak<Running>, rules: Watch
                  and restart this node; nothing that was acknowledged is lost"
             );
             Some((words, false))
-        } else if age > rules.dead {
+        } else if age > rules.dead && health.waits_for_room.is_none() {
             let words = format!("the disk hangs: an append has waited for {} ms", age.as_millis());
             Some((words, true))
         } else {
@@ -111,16 +112,19 @@ async fn watch_health(office: Weak<Office>, running: Weak<Running>, rules: Watch
             return;
         }
         let now = runtime::now();
-        if age > rules.hung {
+        if age > rules.hung && health.waits_for_room.is_none() {
             ill_at = Some(now);
         }
         let is_ill = ill_at.is_some_and(|at| now - at < WELL_FOR);
-        let reason = if is_ill {
+        let reason = if health.waits_for_room.is_some() {
+            Some("its disk is full: the write-ahead log waits for room".to_owned())
+        } else if is_ill {
             Some("the disk hangs: it takes too long to sync the log".to_owned())
         } else if part.clocks.is_wild() {
-            Some("its clock is more than 2 s from a majority of the members".to_owned())
+            let apart_max = part.clocks.status().offset_ms_max;
+            Some(format!("its clock is more than {apart_max} ms from a majority of the members"))
         } else {
-            None
+            part.drained()
         };
         let abstains = reason.is_some();
         part.abstain(reason);

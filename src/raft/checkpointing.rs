@@ -16,6 +16,7 @@ use super::snapshot::{
 use crate::codec;
 use crate::ledger::Turn;
 use crate::runtime;
+use crate::storage::pages::STEP_PAGES_MAX;
 use crate::storage::{
     CheckpointError, CheckpointState, CheckpointWriter, Checkpoints, LogPosition,
 };
@@ -43,10 +44,15 @@ async fn try_checkpoint(
     let (mut writer, whole) = begin(checkpoints).await?;
     let cut = Cut::begin(replica, writer.turn(), whole)?;
     let position = cut.state.position;
-    while let Some(pages) = cut.take(cut_pages)? {
-        writer.write(pages).await?;
+    let mut gathered = Vec::new();
+    while let Some(mut pages) = cut.take(cut_pages)? {
+        gathered.append(&mut pages);
+        if gathered.len() >= STEP_PAGES_MAX {
+            writer.write(std::mem::take(&mut gathered)).await?;
+        }
         runtime::yield_now().await;
     }
+    writer.write(gathered).await?;
     let state = cut.state.clone();
     writer.finish(state).await?;
     cut.durable();

@@ -14,20 +14,30 @@ mod group;
 mod heard;
 mod log_store;
 mod machine;
+mod membership;
 mod network;
 mod packing;
 mod rebuilding;
 mod replica;
+mod salvage;
 mod serving;
 mod snapshot;
 mod start;
+mod told;
 #[cfg(test)]
 pub(crate) mod trial;
+#[cfg(feature = "sim")]
+mod witness;
 
 pub use entry::{Applied, Member, Payload};
 pub use group::{Group, GroupState, Leadership, Proposal, ProposeError, Role};
+pub use membership::{MemberChange, Membership};
 pub use network::PeerBook;
 pub use packing::{EntryBuilder, PackedCommand, Packer, PlaceBytes, packed};
 pub use replica::{Accusation, AppliedState, EntryTimer, Replica};
+pub use salvage::{found_anew, replay};
 pub use serving::{RaftConversation, SnapshotConversation};
 pub use start::{StartError, StartOptions, start_group};
+pub use told::{MembersTold, VoteTold};
+#[cfg(feature = "sim")]
+pub use witness::{Witness, bear_witness};

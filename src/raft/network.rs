@@ -61,6 +61,11 @@ impl PeerBook {
         PeerBook { members: Arc::new(RwLock::new(members)) }
     }
 
+    /// Puts these members in the place of all others.
+    pub fn replace(&self, members: BTreeMap<NodeId, Member>) {
+        *self.members.write() = members;
+    }
+
     /// Tells whether this pair is a member's.
     pub fn knows(&self, peer: &PeerId) -> bool {
         let members = self.members.read();

@@ -91,6 +91,8 @@ pub struct Replica {
     suspect: AtomicBool,
     accusation: Mutex<Option<Accusation>>,
     checkpoint_failures: AtomicU64,
+    /// When the last checkpoint was made or received.
+    checkpoint_made: Mutex<Option<Instant>>,
     /// Why the last checkpoint was not made, when it was not.
     checkpoint_trouble: Mutex<Option<String>>,
 }
@@ -130,6 +132,7 @@ impl Replica {
             suspect: AtomicBool::new(false),
             accusation: Mutex::new(None),
             checkpoint_failures: AtomicU64::new(0),
+            checkpoint_made: Mutex::new(None),
             checkpoint_trouble: Mutex::new(None),
         }
     }
@@ -138,6 +141,8 @@ impl Replica {
     pub(super) fn note_checkpoint(&self, failed: Option<String>) {
         if failed.is_some() {
             self.checkpoint_failures.fetch_add(1, Ordering::Relaxed);
+        } else {
+            *self.checkpoint_made.lock() = Some(runtime::now());
         }
         *self.checkpoint_trouble.lock() = failed;
     }
@@ -146,6 +151,13 @@ impl Replica {
     pub fn checkpoint_failures(&self) -> (u64, Option<String>) {
         let count = self.checkpoint_failures.load(Ordering::Relaxed);
         (count, self.checkpoint_trouble.lock().clone())
+    }
+
+    /// Returns how long ago this node made or received its last checkpoint; `None` when it has not
+    /// since it started.
+    pub fn checkpoint_age(&self) -> Option<Duration> {
+        let made = *self.checkpoint_made.lock();
+        made.map(|at| runtime::now() - at)
     }
 
     /// Lets `timer` know how long the application of each entry takes. Only the first is heard.
@@ -205,7 +217,7 @@ impl Replica {
     }
 
     /// Returns what every replica agrees on.
-    pub(super) fn settings(&self) -> Settings {
+    pub(crate) fn settings(&self) -> Settings {
         self.settings.clone()
     }
 
@@ -268,6 +280,8 @@ impl Replica {
             state.stamped = Some((now, at));
         }
         state.digest_marks.note(position.index, batch, &state.ledger);
+        #[cfg(feature = "sim")]
+        super::witness::show(self.shard, position, &state.ledger);
         drop(guard);
         if let Some(timer) = self.timer.get() {
             timer(at - began);
@@ -280,6 +294,8 @@ impl Replica {
     pub(super) fn apply_blank(&self, position: LogPosition) -> Applied {
         let mut state = self.state.write();
         state.applied = Some(position);
+        #[cfg(feature = "sim")]
+        super::witness::show(self.shard, position, &state.ledger);
         Applied { position, now: state.ledger.now(), answers: Vec::new() }
     }
 
@@ -291,6 +307,8 @@ impl Replica {
         let mut state = self.state.write();
         state.applied = Some(position);
         state.membership = membership;
+        #[cfg(feature = "sim")]
+        super::witness::show(self.shard, position, &state.ledger);
         Applied { position, now: state.ledger.now(), answers: Vec::new() }
     }
 
@@ -313,7 +331,12 @@ impl Replica {
         state.generation += 1;
         state.stamped = None;
         state.digest_marks = DigestMarks::default();
+        #[cfg(feature = "sim")]
+        if let Some(position) = applied {
+            super::witness::show(self.shard, position, &state.ledger);
+        }
         drop(state);
+        *self.checkpoint_made.lock() = Some(runtime::now());
         self.set_suspect(false);
         self.progress.send_replace(applied);
     }

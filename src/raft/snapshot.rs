@@ -8,6 +8,7 @@ use openraft::type_config::alias::{SnapshotMetaOf, StoredMembershipOf};
 use super::entry::{TypeConfig, log_id_of};
 use crate::codec;
 use crate::ledger::{Ledger, PageKey, Settings, ShardId};
+use crate::planted::{Fault, planted};
 use crate::storage::{CheckpointHeader, CheckpointReceiver, Checkpoints, PinnedCheckpoint};
 
 /// The most bytes of pages in one message, keys included.
@@ -65,7 +66,7 @@ impl Incoming {
         let ledger = Ledger::load(shard, settings, self.pages.into_iter())
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         let (made, sent) = (ledger.digest(), self.header.state.digest);
-        if made != sent {
+        if made != sent && !planted(Fault::DigestUnchecked) {
             let words = format!("received pages have digest {made:032x}, not {sent:032x}");
             return Err(io::Error::new(io::ErrorKind::InvalidData, words));
         }

@@ -5,15 +5,20 @@
 //! belongs to that life, openraft's included, and [`Life::end`] drops them all: none of them is
 //! polled again, as none runs on after `kill -9`.
 //!
-//! It promises that a task of a life that is over never runs. It never ends another life's task.
+//! A life can also be stopped and let go on, as by SIGSTOP and SIGCONT: none of its tasks runs in
+//! between, while time and the network go on. And since the executor polls in the order of waking,
+//! [`unrest`] sends tasks of lives to the end of that order now and then, by a seed.
+//!
+//! It promises that a task of a life that is over or stopped never runs. It never ends another
+//! life's task.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use openraft_rt::{AsyncRuntime, OptionalSend};
@@ -25,6 +30,45 @@ thread_local! {
     static PRESENT: RefCell<Option<Life>> = const { RefCell::new(None) };
     /// What tasks of this thread panicked with.
     static PANICS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+    /// How often a task that could run lets all others go first.
+    static UNREST: Cell<Unrest> = const { Cell::new(Unrest { random: 0, per_thousand: 0 }) };
+}
+
+/// A seeded disorder of the executor's turns.
+#[derive(Clone, Copy)]
+struct Unrest {
+    random: u64,
+    per_thousand: u64,
+}
+
+impl Unrest {
+    /// Draws whether the next turn is put off.
+    fn puts_off(&mut self) -> bool {
+        // SplitMix64.
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.random;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % 1_000 < self.per_thousand
+    }
+}
+
+/// From now on, on this thread, so many of a thousand turns of tasks of lives are put off until
+/// every other task that can run has had its turn; `seed` decides which.
+pub fn unrest(seed: u64, per_thousand: u32) {
+    let per_thousand = u64::from(per_thousand.min(900));
+    UNREST.set(Unrest { random: seed, per_thousand });
+}
+
+/// Draws whether the turn of the task that runs is put off.
+fn is_put_off() -> bool {
+    let mut unrest = UNREST.get();
+    if unrest.per_thousand == 0 {
+        return false;
+    }
+    let puts_off = unrest.puts_off();
+    UNREST.set(unrest);
+    puts_off
 }
 
 /// One life of a simulated process. Clones are the same life.
@@ -35,7 +79,13 @@ pub struct Life {
 
 #[derive(Default)]
 struct Shared {
+    /// Whose life it is: the node's id, or 0.
+    of: u64,
     over: AtomicBool,
+    stopped: AtomicBool,
+    stops: AtomicU64,
+    /// Tasks that were to run while it was stopped.
+    held_up: Mutex<Vec<Waker>>,
     next: AtomicU64,
     tasks: Mutex<BTreeMap<u64, Arc<dyn Mortal>>>,
 }
@@ -66,6 +116,39 @@ impl Life {
     /// Begins a life.
     pub fn begin() -> Life {
         Life::default()
+    }
+
+    /// Begins a life of this node.
+    pub fn of(node: u64) -> Life {
+        Life { shared: Arc::new(Shared { of: node, ..Shared::default() }) }
+    }
+
+    /// Returns the node whose life it is, or 0.
+    pub fn node(&self) -> u64 {
+        self.shared.of
+    }
+
+    /// Stops it: none of its tasks runs until [`Life::go_on`].
+    pub fn stop(&self) {
+        self.shared.stops.fetch_add(1, Ordering::Relaxed);
+        self.shared.stopped.store(true, Ordering::Release);
+    }
+
+    /// Tells whether it is stopped now.
+    pub fn is_stopped(&self) -> bool {
+        self.shared.stopped.load(Ordering::Acquire)
+    }
+
+    /// Counts how often it was stopped.
+    pub fn stops(&self) -> u64 {
+        self.shared.stops.load(Ordering::Relaxed)
+    }
+
+    /// Lets a stopped life go on.
+    pub fn go_on(&self) {
+        self.shared.stopped.store(false, Ordering::Release);
+        let held_up = std::mem::take(&mut *self.shared.held_up.lock());
+        held_up.into_iter().for_each(Waker::wake);
     }
 
     /// Tells whether it was ended.
@@ -157,6 +240,14 @@ impl<F: Future + Send> Future for Living<F> {
     type Output = F::Output;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        if self.life.shared.stopped.load(Ordering::Acquire) {
+            self.life.shared.held_up.lock().push(cx.waker().clone());
+            return Poll::Pending;
+        }
+        if is_put_off() {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         let taken = self.body.future.lock().take();
         // Its life is over: it neither goes on nor ends.
         let Some(mut future) = taken else { return Poll::Pending };

@@ -111,6 +111,14 @@ impl Ask {
         &self.enquiry.questions[self.at()].question
     }
 
+    /// The command, if it is not a query.
+    pub(crate) fn asked(&self) -> Option<&PackedCommand> {
+        match self.question() {
+            Question::Command(command) => Some(command),
+            Question::Query { .. } => None,
+        }
+    }
+
     pub(crate) fn consistency(&self) -> Consistency {
         self.enquiry.questions[self.at()].consistency
     }

@@ -3,6 +3,7 @@
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
+use super::nodes::{Admission, Claim, Order, Ordered, Rejected, Sight};
 use super::status::NodeStatus;
 use crate::ledger::{Answer, Command, CommitPoint, Found, NodeId, PauseReason, Query, ShardId};
 use crate::raft::{PackedCommand, packed};
@@ -125,6 +126,44 @@ pub trait Desk: Send + Sync + 'static {
     /// Second step, asked of every node: opens the shards with these members. The node that stands
     /// first in a shard's order of preference founds its Raft group.
     fn begin(&self, members: Vec<MemberSpec>) -> BoxFuture<'static, Result<(), String>>;
+
+    /// Reads the roster of nodes and asks each how its replicas are.
+    fn sight(&self, _deadline: Instant) -> BoxFuture<'static, Result<Sight, Rejected>> {
+        Box::pin(async { Err(Rejected::Unavailable(NO_NODES.to_owned())) })
+    }
+
+    /// Judges an order that changes the nodes and, unless it is a rehearsal, takes it.
+    fn order(
+        &self,
+        _order: Order,
+        _rehearsal: bool,
+        _deadline: Instant,
+    ) -> BoxFuture<'static, Result<Ordered, Rejected>> {
+        Box::pin(async { Err(Rejected::Unavailable(NO_NODES.to_owned())) })
+    }
+
+    /// Lets a new machine in that has a token.
+    fn admit(
+        &self,
+        _claim: Claim,
+        _deadline: Instant,
+    ) -> BoxFuture<'static, Result<Admitted, Rejected>> {
+        Box::pin(async { Err(Rejected::Unavailable(NO_NODES.to_owned())) })
+    }
+}
+
+/// What a desk without a cluster says of nodes.
+const NO_NODES: &str = "this node belongs to no cluster";
+
+/// What a new machine is told, with what only the node knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Admitted {
+    /// The cluster.
+    pub cluster_id: [u8; 16],
+    /// What every replica agrees on.
+    pub settings: crate::ledger::Settings,
+    /// Its id and the members.
+    pub admission: Admission,
 }
 
 /// The identity that `cluster init` gives to an empty node.

@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::ledger::BucketId;
+use crate::planted::{Fault, planted};
 
 /// One bucket's figures at one applied entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,6 +76,9 @@ pub(crate) fn after_first(round: &Round, buckets: &[BucketId]) -> Finding {
 pub(crate) fn judge(first: &Round, second: &Round, buckets: &[BucketId]) -> Finding {
     let (one, two) = (after_first(first, buckets), after_first(second, buckets));
     let Finding::SoldOut { .. } = one else { return one };
+    if planted(Fault::CollectOnce) {
+        return one;
+    }
     let Finding::SoldOut { may_return } = two else { return two };
     let same = |bucket: &BucketId| {
         let credits = |round: &Round| round.buckets.get(bucket).map(|one| one.credits);

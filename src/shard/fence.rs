@@ -14,6 +14,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::ledger::{LeaderId, PauseReason};
+use crate::planted::{Fault, planted};
 use crate::raft::{Group, Leadership};
 use crate::runtime::{self, Instant};
 use crate::storage::LogPosition;
@@ -118,7 +119,9 @@ impl Fence {
     pub(crate) fn close(&self) -> Option<LeaderId> {
         let leadership = self.leadership()?;
         let closed = Closed { leadership: leadership.id, opens_after: None };
-        *self.closed.lock() = Some(closed);
+        if !planted(Fault::OpenInTransfer) {
+            *self.closed.lock() = Some(closed);
+        }
         Some(leadership.id)
     }
 
@@ -174,8 +177,14 @@ impl Fence {
     ///
     /// Why not.
     pub(crate) fn may_answer(&self, applied: Option<LogPosition>) -> Result<LeaderId, PauseReason> {
-        let leader = self.may_propose()?;
-        if applied.map(|position| position.leader) == Some(leader) {
+        let leader = match self.may_propose() {
+            Err(PauseReason::QuorumLost) if planted(Fault::StoppedMemory) => {
+                self.leadership().ok_or(PauseReason::QuorumLost)?.id
+            }
+            may => may?,
+        };
+        let is_own = applied.map(|position| position.leader) == Some(leader);
+        if is_own || planted(Fault::DeposedMemory) {
             Ok(leader)
         } else {
             Err(PauseReason::Restoring)
@@ -196,6 +205,9 @@ impl Fence {
     fn is_fresh(&self, leadership: &Leadership) -> bool {
         // A leadership that no quorum has acknowledged yet grants nothing, and is not paused.
         let Some(acked) = leadership.acked else { return false };
+        if planted(Fault::NeverStale) {
+            return true;
+        }
         let now = runtime::now();
         let mut pause = self.pause.lock();
         if now > acked && now - acked >= self.pause_after {

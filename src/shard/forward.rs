@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::desk::{Consistency, Outcome, Question, Reply};
 use super::home::reply;
+use super::nodes::ERRAND_FRAME;
 use super::parley::PARLEY_FRAME;
 use super::router::Router;
 use crate::codec;
@@ -84,6 +85,10 @@ impl Conversation for ForwardConversation {
     fn frame(&mut self, kind: u16, body: Bytes, reply_to: ReplyTo) {
         if kind == PARLEY_FRAME {
             self.router.hear(&body, reply_to);
+            return;
+        }
+        if kind == ERRAND_FRAME {
+            self.router.attend(&body, reply_to);
             return;
         }
         if kind != FORWARD_FRAME {

@@ -17,8 +17,9 @@ use super::home::reply;
 use super::meter::Meter;
 use crate::ledger::{
     Answer, CommitPoint, Foreseen, Found, LeaderId, Ledger, PauseReason, Query, Receipt, Refusal,
-    Scope, ShardId,
+    Scope, Seen, ShardId,
 };
+use crate::planted::{Fault, planted};
 use crate::raft::{AppliedState, PackedCommand, Replica};
 use crate::storage::LogPosition;
 
@@ -50,6 +51,8 @@ pub(crate) struct Gate {
     /// A claim was given back since the parked were judged.
     pub(crate) has_released: bool,
     pub(crate) out: Outgoing,
+    /// Room for the questions that are taken at once, and for what was looked at of them.
+    pub(crate) taken: (Vec<Ask>, Vec<Seen>),
     /// Questions that left each lane since that was last told to the meter.
     pub(crate) left: Lanes<u64>,
 }
@@ -72,18 +75,25 @@ impl Gate {
     pub(crate) fn take_all(&mut self, asks: impl IntoIterator<Item = Ask>) {
         let replica = Arc::clone(&self.replica);
         let mut asks = asks.into_iter();
-        while let Some(first) = asks.next() {
+        let (mut few, mut seen) = std::mem::take(&mut self.taken);
+        loop {
+            few.extend(asks.by_ref().take(TAKEN_AT_ONCE));
+            if few.is_empty() {
+                break;
+            }
             let (state, may_propose) = (replica.read(), self.fence.may_propose());
-            self.take_by(first, &state, may_propose);
-            for ask in asks.by_ref().take(TAKEN_AT_ONCE) {
-                self.take_by(ask, &state, may_propose);
+            state.ledger.look_at(few.iter().map(Ask::asked), &mut seen);
+            for (ask, seen) in few.drain(..).zip(&seen) {
+                self.take_by(ask, *seen, &state, may_propose);
             }
         }
+        self.taken = (few, seen);
     }
 
     fn take_by(
         &mut self,
         ask: Ask,
+        seen: Seen,
         state: &AppliedState,
         may_propose: Result<LeaderId, PauseReason>,
     ) {
@@ -91,7 +101,7 @@ impl Gate {
             self.leave(ask.lane());
             return;
         }
-        match self.judge(&ask, state, may_propose) {
+        match self.judge(&ask, seen, state, may_propose) {
             Judged::Reply(reply) => self.answer(&ask, reply),
             Judged::Join(key) => {
                 if ask.join() {
@@ -156,6 +166,7 @@ impl Gate {
     fn judge(
         &self,
         ask: &Ask,
+        seen: Seen,
         state: &AppliedState,
         may_propose: Result<LeaderId, PauseReason>,
     ) -> Judged {
@@ -163,24 +174,26 @@ impl Gate {
             Question::Query { query, .. } => {
                 Judged::Reply(self.query(query, ask.consistency(), state))
             }
-            Question::Command(command) => self.judge_command(command, state, may_propose),
+            Question::Command(command) => self.judge_command(command, seen, state, may_propose),
         }
     }
 
     fn judge_command(
         &self,
         command: &PackedCommand,
+        seen: Seen,
         state: &AppliedState,
         may_propose: Result<LeaderId, PauseReason>,
     ) -> Judged {
         let key = flight_key(&state.ledger, command.scope());
         if let Some(key) = key
             && self.flights.holds(key)
+            && !planted(Fault::KeyNotJoined)
         {
             return Judged::Join(key);
         }
         let applied = state.applied;
-        match state.ledger.foresee(command) {
+        match state.ledger.foresee_seen(command, seen) {
             Foreseen::Answer(answer) => match self.fence.may_answer(applied) {
                 Ok(_) => {
                     self.meter.answered(&answer, true);
@@ -189,6 +202,11 @@ impl Gate {
                 Err(reason) => Judged::Reply(reply(Outcome::Paused(reason))),
             },
             Foreseen::Admit(demand) => match self.flights.weigh(&demand) {
+                Err(_) if refuses_in_flight(key.is_some_and(|key| self.flights.holds(key))) => {
+                    let sold_out = Refusal::SoldOut { may_return: false };
+                    let answer = Outcome::Answered(Answer::Refused(sold_out));
+                    Judged::Reply(self.stand_on(answer, applied))
+                }
                 Err(_) => Judged::Park,
                 Ok(()) => match may_propose {
                     Ok(_) => Judged::Admit(Claim { key, demand }),
@@ -277,6 +295,11 @@ impl Gate {
     }
 }
 
+/// Whether a fault is planted that refuses what units in flight stand in the way of.
+fn refuses_in_flight(own_key_is_in_flight: bool) -> bool {
+    planted(Fault::RefusesInFlight) || own_key_is_in_flight && planted(Fault::KeyNotJoined)
+}
+
 /// Names the scope of a command's key.
 pub(crate) fn flight_key(ledger: &Ledger, scope: Scope<'_>) -> Option<FlightKey> {
     FlightKey::of(scope, |name| ledger.default_region(name))
@@ -361,11 +384,13 @@ pub(crate) fn receipt_of(
         | Found::Items(_)
         | Found::Availability(_)
         | Found::Audit(_)
+        | Found::Recount(_)
         | Found::Holds { .. }
         | Found::SoldOut(_)
         | Found::Levels(_)
         | Found::Copy(_)
         | Found::Duties(_)
+        | Found::Roster { .. }
         | Found::NotFound => None,
     }
 }

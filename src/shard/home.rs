@@ -17,6 +17,7 @@ use super::desk::{Outcome, Reply};
 use super::meter::{LaneLimits, Meter};
 use crate::ledger::{PauseReason, ShardId};
 use crate::peer::Link;
+use crate::planted::{Fault, planted};
 use crate::runtime::{self, Instant};
 
 /// How often deadlines and quorums are looked at.
@@ -357,7 +358,8 @@ fn give_up_one(stages: &Stages, place: usize, late: bool, stale: bool) -> Option
         }
         Stage::Proposed if late => {
             let mine = stages.advance(place, Stage::Proposed, Stage::Abandoned);
-            mine.then_some(Outcome::Unknown)
+            let no = planted(Fault::UnknownIsNo);
+            mine.then_some(if no { Outcome::Late } else { Outcome::Unknown })
         }
         Stage::Queued | Stage::Joined | Stage::Proposed | Stage::Abandoned => None,
     }

@@ -12,6 +12,7 @@
 use std::time::Duration;
 
 use crate::ledger::{LeaderId, UnixMs};
+use crate::planted::{Fault, planted};
 use crate::runtime::Instant;
 
 /// Time is slewed by one part in so many.
@@ -98,6 +99,7 @@ fn slewed(anchor: Anchor, now: Instant, wall: Option<UnixMs>) -> Anchor {
     let slack = since / SLEW_PART;
     let us = match wall {
         None => plain,
+        Some(wall) if planted(Fault::WallClock) => us(wall),
         Some(wall) => us(wall).clamp(plain.saturating_sub(slack), plain.saturating_add(slack)),
     };
     Anchor { us, at: if now > anchor.at { now } else { anchor.at }, ..anchor }

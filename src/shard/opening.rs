@@ -105,6 +105,7 @@ pub(super) fn assemble(
         park_max: limits.park_max,
         has_released: false,
         out: Outgoing::default(),
+        taken: Default::default(),
         left: Default::default(),
     };
     let writer_limits = WriterLimits {
@@ -161,6 +162,11 @@ impl ShardService {
     /// Tells whether this node is the leader, with or without a fresh quorum or an open gate.
     pub fn is_leader(&self) -> bool {
         self.place.fence.leadership().is_some()
+    }
+
+    /// Tells whether nobody is known to lead it: this node does not, and hears no leader.
+    pub fn is_leaderless(&self) -> bool {
+        self.place.fence.leader_is_silent()
     }
 
     /// Changes what is told of the comparison of digests.
@@ -239,6 +245,11 @@ impl ShardService {
             figures: read.ledger.figures(),
             traffic: self.place.meter.traffic(),
             checkpoint: checkpoint.map(|at| at.index).unwrap_or_default(),
+            checkpoint_age_ms: self
+                .place
+                .replica
+                .checkpoint_age()
+                .map(|age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX)),
             checkpoint_bytes: bytes,
             checkpoint_failures,
             checkpoint_trouble,

@@ -4,7 +4,7 @@ use super::desk::Question;
 use super::directory::Directory;
 use crate::ledger::{
     BucketId, BucketRef, CommandOf, HoldId, ItemName, ItemRef, NameRef, PlaceRef, Placement, Query,
-    ScopeRef, ShardId, home_shard,
+    ROSTER_SHARD, ScopeRef, ShardId, home_shard,
 };
 
 /// What a question names that decides where it belongs.
@@ -40,10 +40,15 @@ fn named(question: &Question) -> Named<'_> {
         Question::Query { query, shard: None } => match query {
             Query::Hold { id, .. } => of_hold(id),
             Query::Receipt(scope) => Named::Owner(scope.borrowed()),
-            Query::Item(name) | Query::Availability(name) | Query::Audit(name) => home(name),
-            Query::Holds { name, .. } => home(name),
+            Query::Item(name)
+            | Query::Availability(name)
+            | Query::Audit(name)
+            | Query::Sums(name)
+            | Query::Recount { name, .. }
+            | Query::Holds { name, .. } => home(name),
             Query::Levels(item) | Query::Copy { item, .. } => Named::Shard(item.home),
             Query::Items { .. } | Query::SoldOut { .. } | Query::Duties { .. } => Named::Nothing,
+            Query::Roster => Named::Shard(ROSTER_SHARD),
         },
         Question::Command(command) => match command {
             CommandOf::Define(define) => home(&define.name),
@@ -72,6 +77,7 @@ fn named(question: &Question) -> Named<'_> {
             CommandOf::Configure(_) | CommandOf::EraseCopy(_) | CommandOf::Advance => {
                 Named::Nothing
             }
+            CommandOf::SetRoster(_) => Named::Shard(ROSTER_SHARD),
         },
     }
 }

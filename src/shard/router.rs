@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak};
 
 use futures_util::future::BoxFuture;
 use parking_lot::{Mutex, RwLock};
+use tokio::sync::watch;
 
 use super::ask::Addressed;
 use super::desk::{Consistency, Hop, MemberSpec, Outcome, Question, Reply, Request};
@@ -27,6 +28,7 @@ use super::supply::StockPolicy;
 use super::thirst::Thirst;
 use crate::ledger::{Answer, Foreseen, NodeId, PauseReason, Query, ShardId};
 use crate::peer::{Address, Lane, Link, Network};
+use crate::planted::{Fault, planted};
 use crate::raft::{Group, Replica};
 use crate::runtime::Instant;
 
@@ -59,6 +61,10 @@ pub struct Router {
     pub(super) stock: StockMeter,
     /// Verdicts on spread items whose home is led here.
     pub(super) collects: Collects,
+    /// The voters that may lead, in the order of their ids.
+    leaders: RwLock<Vec<NodeId>>,
+    /// Why this node's part has ended, when another told it.
+    dismissed: watch::Sender<Option<String>>,
     /// The homes of all threads. They live as long as the router, or until their runtime ends.
     homes: Mutex<Vec<Arc<Home>>>,
 }
@@ -85,8 +91,11 @@ impl Router {
         thirst: Arc<Thirst>,
         policy: Arc<dyn StockPolicy>,
     ) -> Router {
+        let leaders = members.iter().map(|member| member.node).collect();
         let members = members.into_iter().map(|member| (member.node, member)).collect();
         Router {
+            leaders: RwLock::new(leaders),
+            dismissed: watch::Sender::new(None),
             id: ROUTERS.fetch_add(1, Ordering::Relaxed),
             node,
             places,
@@ -104,6 +113,51 @@ impl Router {
     /// Returns the members in the order of their ids.
     pub fn members(&self) -> Vec<MemberSpec> {
         self.members.read().values().cloned().collect()
+    }
+
+    /// Knows these members from now on, and that these of them may lead.
+    pub fn follow_members(&self, members: Vec<MemberSpec>, leaders: Vec<NodeId>) {
+        let members: BTreeMap<NodeId, MemberSpec> =
+            members.into_iter().map(|one| (one.node, one)).collect();
+        // Connections to those who went, or are elsewhere now, go with them.
+        for home in self.homes.lock().iter() {
+            home.links.lock().retain(|node, link| {
+                members.get(node).is_some_and(|member| link.to() == &address_of(member))
+            });
+        }
+        *self.members.write() = members;
+        *self.leaders.write() = leaders;
+    }
+
+    /// Names the node that leads a shard when all is well.
+    pub fn preferred(&self, shard: ShardId) -> Option<NodeId> {
+        let leaders = self.leaders.read();
+        let at = usize::from(shard.0).checked_rem(leaders.len())?;
+        leaders.get(at).copied()
+    }
+
+    /// Takes the word of another node that this one's part has ended.
+    pub(crate) fn dismiss(&self, why: String) {
+        self.dismissed.send_replace(Some(why));
+    }
+
+    /// Notes that the roster has this node among the removed.
+    pub fn dismiss_self(&self) {
+        self.dismiss(super::nodes::removed_words(self.node));
+    }
+
+    /// Lets the caller wait until another node says that this one's part has ended.
+    pub fn dismissed(&self) -> watch::Receiver<Option<String>> {
+        self.dismissed.subscribe()
+    }
+
+    /// Returns this node.
+    pub fn own(&self) -> NodeId {
+        self.node
+    }
+
+    pub(crate) fn places(&self) -> &[Place] {
+        &self.places
     }
 
     /// Forgets this thread's home. For a thread that carries no more requests.
@@ -383,17 +437,10 @@ impl Router {
     }
 
     /// Returns this thread's connection to a member, for forwarding.
-    fn link(self: &Arc<Router>, member: &MemberSpec) -> Link {
+    pub(crate) fn link(self: &Arc<Router>, member: &MemberSpec) -> Link {
         let home = self.home();
         let mut links = home.links.lock();
-        let open = || {
-            let address = Address {
-                node: member.node,
-                log_uuid: super::desk::uuid_bytes(&member.log_uuid).unwrap_or_default(),
-                addr: member.peer_addr.clone(),
-            };
-            self.network.link(address, None, Lane::Forward)
-        };
+        let open = || self.network.link(address_of(member), None, Lane::Forward);
         links.entry(member.node).or_insert_with(open).clone()
     }
 
@@ -407,11 +454,11 @@ impl Router {
         self.place(self.shard_named(question)?)
     }
 
-    pub(super) fn place(&self, shard: ShardId) -> Option<&Place> {
+    pub(crate) fn place(&self, shard: ShardId) -> Option<&Place> {
         self.places.get(usize::from(shard.0))
     }
 
-    pub(super) fn shard_count(&self) -> u16 {
+    pub(crate) fn shard_count(&self) -> u16 {
         u16::try_from(self.places.len()).unwrap_or(u16::MAX)
     }
 
@@ -434,6 +481,14 @@ impl Router {
     /// Answers from memory here what a leader's memory can.
     pub(super) fn recall_here(&self, asked: &Addressed) -> Option<Reply> {
         self.place(asked.shard)?.recall(&asked.question, asked.consistency)
+    }
+}
+
+fn address_of(member: &MemberSpec) -> Address {
+    Address {
+        node: member.node,
+        log_uuid: super::desk::uuid_bytes(&member.log_uuid).unwrap_or_default(),
+        addr: member.peer_addr.clone(),
     }
 }
 
@@ -533,6 +588,7 @@ impl Place {
             return Some(reply);
         }
         if consistency == Consistency::Linearizable
+            && !planted(Fault::NoReadIndex)
             && let Err(why) = self.group.read_index(deadline).await
         {
             tracing::debug!(%why, "no read index");

@@ -109,6 +109,9 @@ pub struct ShardStatus {
     pub traffic: Traffic,
     /// The last checkpoint's index.
     pub checkpoint: LogIndex,
+    /// How long ago this node made or received its last checkpoint, in ms; `None` when it has not
+    /// since it started.
+    pub checkpoint_age_ms: Option<u64>,
     /// Bytes of the two page databases.
     pub checkpoint_bytes: u64,
     /// Checkpoints that could not be made since the start.
@@ -205,8 +208,14 @@ pub struct LogStatus {
     pub sync_max_us: u64,
     /// Why the next segment could not be prepared or a dead one removed, when it could not.
     pub housekeeping: Option<String>,
+    /// How long the log has been waiting for room on the disk, in ms; `None` when it does not.
+    pub waits_for_room_ms: Option<u64>,
     /// Free bytes on its disk.
     pub disk_free_bytes: u64,
+    /// The size of its disk, in bytes; zero when it is not known.
+    pub disk_total_bytes: u64,
+    /// The free bytes below which new places are shed.
+    pub disk_floor_bytes: u64,
     /// The disk is full: new places are shed until there is room again.
     pub disk_full: bool,
     /// The ballast was given up and could not be taken back yet.
@@ -218,8 +227,13 @@ pub struct LogStatus {
 pub struct ClockStatus {
     /// Of each other member that answered lately: its clock minus this node's, in ms.
     pub offset_ms: Vec<(NodeId, i64)>,
-    /// Whether a majority of all members, this node included, agrees within 2 s.
+    /// Whether a majority of all members, this node included, agrees within the bound.
     pub agrees: bool,
-    /// Whether this node is more than 2 s from a majority of all members: then it does not lead.
+    /// Whether this node is further than the bound from a majority of all members: then it does not
+    /// lead.
     pub wild: bool,
+    /// The bound, in ms.
+    pub offset_ms_max: u64,
+    /// Members that have failed to answer several times in a row.
+    pub silent: Vec<NodeId>,
 }

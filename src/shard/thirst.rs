@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 
 use super::supply::Rank;
 use crate::ledger::{BucketRef, UnixMs};
+use crate::planted::{Fault, planted};
 use crate::runtime::Instant;
 
 /// Bounds of the waiting, and of what is said when it was in vain.
@@ -299,7 +300,7 @@ impl Thirst {
         let dry = board.buckets.get_mut(&bucket)?;
         let told = dry.told?;
         let is_young = told.age(now) <= self.limits.sold_out_age_max;
-        if is_young && told.credits == credits {
+        if is_young && told.credits == credits || planted(Fault::SoldOutForever) {
             return Some(Word::SoldOut { may_return: told.may_return });
         }
         dry.told = None;

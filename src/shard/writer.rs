@@ -15,10 +15,12 @@ use tokio::sync::mpsc;
 
 use super::ask::{Ask, Delivery, GateLane};
 use super::desk::Outcome;
+use super::flight::Claim;
 use super::gate::{Admitted, Gate, receipt_of, stand_on};
 use super::home::reply;
 use super::ledger_time::StampSource;
-use crate::ledger::{LeaderId, PauseReason, UnixMs};
+use crate::ledger::{Demand, LeaderId, PauseReason, UnixMs};
+use crate::planted::{Fault, planted};
 use crate::raft::{Applied, EntryBuilder, Group, Payload, ProposeError};
 use crate::runtime::{self, Instant};
 
@@ -128,6 +130,9 @@ impl Writer {
             self.decided(ticket, result);
         }
         self.resolve_limbo();
+        if planted(Fault::KeyDropped) {
+            self.drop_unwanted();
+        }
         self.look_at_health();
         let (now, age_max) = (runtime::now(), self.limits.queue_age_max);
         self.gate.shed_old(|ask| now > ask.sent_at() && now - ask.sent_at() > age_max);
@@ -171,6 +176,7 @@ impl Writer {
     /// Proposes one entry if there is something to propose and room in flight.
     async fn propose(&mut self) -> Option<Decision> {
         let Gathered { ticket, leader, payload } = self.gather()?;
+        runtime::work(self.flying.back().map_or(0, |entry| entry.commands.len())).await;
         let proposal = self.group.propose(payload, leader).await;
         Some(Box::pin(async move {
             match proposal {
@@ -303,6 +309,17 @@ impl Writer {
             let Some(entry) = self.flying.remove(at) else { return };
             for Admitted { ask, claim } in entry.commands {
                 self.answer_from_receipt(&ask);
+                self.gate.settle(&claim);
+            }
+        }
+    }
+
+    /// Ends the claims of proposed commands whose callers gave up, which must never be done.
+    fn drop_unwanted(&mut self) {
+        for admitted in self.flying.iter_mut().flat_map(|entry| &mut entry.commands) {
+            if !admitted.ask.is_wanted() {
+                let nothing = Claim { key: None, demand: Demand::default() };
+                let claim = std::mem::replace(&mut admitted.claim, nothing);
                 self.gate.settle(&claim);
             }
         }

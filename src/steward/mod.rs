@@ -7,11 +7,13 @@ mod comparison;
 mod delivery;
 mod lowering;
 mod policy;
+mod resize;
 
 pub use balance::Balance;
 pub use comparison::Comparison;
 pub use delivery::Delivery;
 pub use policy::RunOut;
+pub use resize::Resize;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,9 +42,7 @@ pub struct StewardRules {
     pub checkpoint_every: Duration,
     /// Replicas are compared this often while anything changes.
     pub compare_every: Duration,
-    /// The node that leads this shard when all is well.
-    pub preferred: NodeId,
-    /// Leadership moves there at most this often.
+    /// Leadership moves to its preferred node at most this often.
     pub prefer_every: Duration,
     /// This node.
     pub own: NodeId,
@@ -72,7 +72,6 @@ impl Steward {
         stop: watch::Receiver<bool>,
     ) -> Steward {
         let now = runtime::now();
-        shard.prefer(rules.preferred);
         Steward {
             shard,
             router,
@@ -130,7 +129,9 @@ impl Steward {
 
     /// Brings leadership to its preferred node when that is caught up, at most every so often.
     async fn move_leadership(&mut self) {
-        let (own, preferred) = (self.rules.own, self.rules.preferred);
+        let own = self.rules.own;
+        let Some(preferred) = self.router.preferred(self.shard.shard()) else { return };
+        self.shard.prefer(preferred);
         let rested = runtime::now() - self.moved_at > self.rules.prefer_every;
         if own == preferred || !rested || !self.shard.leads() {
             return;

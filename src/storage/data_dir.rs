@@ -22,7 +22,7 @@ use crate::ledger::ShardId;
 
 /// The size of the ballast unless it is configured, in bytes.
 pub const BALLAST_BYTES_DEFAULT: u64 = 64 << 20;
-const LOCK_FILE: &str = "lock";
+pub(super) const LOCK_FILE: &str = "lock";
 const BALLAST_FILE: &str = "ballast";
 const BALLAST_BESIDE: &str = "ballast.tmp";
 /// What a page database may take beyond the bytes that are copied of it: it is opened for writing.
@@ -50,6 +50,14 @@ pub enum DataDirError {
     },
 }
 
+/// Says who has the lock, as far as the file tells: the lock decides, the number is a courtesy.
+pub(super) fn holder_of(lock: File) -> String {
+    let mut pid = String::new();
+    let read = lock.take(20).read_to_string(&mut pid);
+    let known = read.is_ok() && pid.trim().parse::<u32>().is_ok();
+    if known { format!(" (pid {})", pid.trim()) } else { String::new() }
+}
+
 /// A data directory that this process has for itself until this is dropped.
 #[derive(Debug)]
 pub struct DataDir {
@@ -75,12 +83,7 @@ impl DataDir {
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                let mut pid = String::new();
-                // The lock decides; the number is a courtesy.
-                let read = lock.take(20).read_to_string(&mut pid);
-                let known = read.is_ok() && pid.trim().parse::<u32>().is_ok();
-                let holder = if known { format!(" (pid {})", pid.trim()) } else { String::new() };
-                return Err(DataDirError::InUse { dir: path, holder });
+                return Err(DataDirError::InUse { dir: path, holder: holder_of(lock) });
             }
             Err(TryLockError::Error(error)) => return Err(failed(error)),
         }

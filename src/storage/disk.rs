@@ -74,6 +74,13 @@ pub trait Disk: Debug + Send + Sync {
     /// What the file system says.
     fn free_bytes(&self, dir: &Path) -> io::Result<u64>;
 
+    /// Returns the size of the disk below `dir`, in bytes.
+    ///
+    /// # Errors
+    ///
+    /// What the file system says.
+    fn total_bytes(&self, dir: &Path) -> io::Result<u64>;
+
     /// Returns how long a sync begun now takes in *virtual* time. The simulated driver sleeps it;
     /// zero on a real disk, whose syncs take their own time.
     fn sync_delay(&self) -> Duration {
@@ -214,6 +221,11 @@ impl Disk for RealDisk {
     fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
         let stat = rustix::fs::statvfs(dir)?;
         Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+
+    fn total_bytes(&self, dir: &Path) -> io::Result<u64> {
+        let stat = rustix::fs::statvfs(dir)?;
+        Ok(stat.f_blocks.saturating_mul(stat.f_frsize))
     }
 }
 

@@ -55,14 +55,15 @@ pub enum IdentityError {
     /// There is no identity, but there is data: it was lost, and nothing may start without it.
     #[error(
         "the identity file is missing, but the data directory holds `{0}`: put the very file back. \
-         Without it this node cannot take part: this version cannot give a machine a new id yet; \
-         see docs/operations.md"
+         Without it this node cannot take part: `holdfast node replace ID` on another node brings \
+         this machine back under a new id, with an empty directory; see docs/operations.md"
     )]
     Lost(String),
     /// The file is not what was written.
     #[error(
-        "the identity file is damaged ({0}): this node cannot take part without it, and this \
-         version cannot give a machine a new id yet; see docs/operations.md"
+        "the identity file is damaged ({0}): this node cannot take part without it. `holdfast node \
+         replace ID` on another node brings this machine back under a new id, with an empty \
+         directory; see docs/operations.md"
     )]
     Damaged(CodecError),
     /// The directory was written by a build that this one does not understand.

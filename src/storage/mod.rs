@@ -11,6 +11,7 @@ pub mod identity;
 pub mod log;
 pub mod pages;
 mod sim_disk;
+pub mod visit;
 
 pub use checkpoint::{
     CheckpointError, CheckpointHeader, CheckpointReceiver, CheckpointState, CheckpointWriter,
@@ -20,6 +21,8 @@ pub use data_dir::{Ballast, DataDir, DataDirError};
 pub use disk::{DISK_FULL, Disk, DiskFile, RealDisk, create_dir_durably, is_full, measure_sync};
 pub use identity::{Identity, IdentityError};
 pub use log::{
-    LogEntry, LogError, LogHealth, LogOptions, LogPosition, NodeLog, ShardLog, ShardLogState,
+    LogEntry, LogError, LogHealth, LogOptions, LogPosition, NodeLog, ReadLog, ShardLog,
+    ShardLogState,
 };
 pub use sim_disk::{Choice, Fault, SECTOR_BYTES, SimDisk};
+pub use visit::{ReadOnlyDisk, Visit};

@@ -292,6 +292,16 @@ impl SimDisk {
         self.shared.thawed.notify_all();
     }
 
+    /// Loses everything, as when the machine gets a new disk: every open handle is dead.
+    pub fn wipe(&self) {
+        let mut state = self.shared.state.lock();
+        let (epoch, sync_delay) = (state.epoch + 1, state.sync_delay);
+        *state = State { epoch, sync_delay, ..State::default() };
+        drop(state);
+        #[cfg(not(feature = "sim"))]
+        self.shared.thawed.notify_all();
+    }
+
     /// Flips the bits of `mask` in one byte at rest.
     ///
     /// # Panics

@@ -23,6 +23,8 @@ use super::{Finished, Metrics, SOON, wait_for};
 pub(crate) struct Plan {
     pub(crate) nodes: usize,
     pub(crate) shards: u16,
+    /// Of the nodes, the last that are there for later: `start` starts and founds the others.
+    pub(crate) spares: usize,
     /// More configuration of every node.
     pub(crate) set: Vec<(String, String)>,
 }
@@ -32,7 +34,14 @@ impl Plan {
         // Small files: these nodes live for seconds.
         let set = [("log.segment_bytes", "4194304"), ("log.ballast_bytes", "0")];
         let set = set.map(|(key, value)| (key.to_owned(), value.to_owned()));
-        Plan { nodes, shards, set: set.into() }
+        Plan { nodes, shards, spares: 0, set: set.into() }
+    }
+
+    /// Chooses places for more nodes, which are not started.
+    pub(crate) fn spares(mut self, spares: usize) -> Plan {
+        self.nodes += spares;
+        self.spares = spares;
+        self
     }
 
     /// Sets one more key on every node.
@@ -60,6 +69,8 @@ struct Place {
     child: Option<Child>,
     /// Configuration of this node alone.
     set: Vec<(String, String)>,
+    /// Environment of this node alone.
+    environment: Vec<(String, String)>,
 }
 
 /// A cluster of processes. All end when it is dropped.
@@ -110,10 +121,10 @@ impl Fleet {
     /// Starts nodes that belong to no cluster yet.
     pub(crate) async fn start_empty(plan: Plan) -> Fleet {
         let mut fleet = Fleet::prepare(plan);
-        for id in fleet.ids() {
+        for id in fleet.founders() {
             fleet.start_node(id);
         }
-        for id in fleet.ids() {
+        for id in fleet.founders() {
             fleet.wait_up(id).await;
         }
         fleet
@@ -135,12 +146,18 @@ impl Fleet {
             dir: dir.path().join(format!("n{id}")),
             child: None,
             set: Vec::new(),
+            environment: Vec::new(),
         });
         Fleet { places: places.collect(), plan, dir, _turn: turn }
     }
 
     pub(crate) fn ids(&self) -> std::ops::RangeInclusive<usize> {
         1..=self.places.len()
+    }
+
+    /// The ids of the nodes that make the cluster.
+    fn founders(&self) -> std::ops::RangeInclusive<usize> {
+        1..=self.places.len() - self.plan.spares
     }
 
     /// The ids of the nodes that have a process.
@@ -177,13 +194,28 @@ impl Fleet {
         self.places[id - 1].set.push((key.to_owned(), value.to_string()));
     }
 
+    /// Sets a variable of one node's environment, for its next start.
+    pub(crate) fn environment_on(&mut self, id: usize, name: &str, value: impl ToString) {
+        self.places[id - 1].environment.push((name.to_owned(), value.to_string()));
+    }
+
+    /// Gives a node other addresses, for its next start.
+    pub(crate) fn move_node(&mut self, id: usize) {
+        let own = self.places[id - 1].http.ip();
+        let open = || TcpListener::bind((own, 0)).expect("a free port");
+        let (http, peer) = (open(), open());
+        let address = |listener: &TcpListener| listener.local_addr().expect("it is bound");
+        self.places[id - 1].http = address(&http);
+        self.places[id - 1].peer = address(&peer);
+    }
+
     pub(crate) fn caller(&self, id: usize) -> Caller {
         Caller::new(self.http(id))
     }
 
     /// Runs `holdfast cluster init` over all nodes, with a plan file of this name.
     pub(crate) fn init(&self, plan_file: &str) -> Finished {
-        let urls: Vec<_> = self.ids().map(|id| self.url(id)).collect();
+        let urls: Vec<_> = self.founders().map(|id| self.url(id)).collect();
         let plan = self.dir().join(plan_file).display().to_string();
         let shards = self.plan.shards.to_string();
         let nodes = urls.join(",");
@@ -209,7 +241,13 @@ impl Fleet {
 
     /// Starts one node's process.
     pub(crate) fn start_node(&mut self, id: usize) {
-        let arguments = self.serve_arguments(id);
+        self.start_node_with(id, &[]);
+    }
+
+    /// Starts one node's process with more on its command line.
+    pub(crate) fn start_node_with(&mut self, id: usize, more: &[String]) {
+        let mut arguments = self.serve_arguments(id);
+        arguments.extend_from_slice(more);
         let place = &mut self.places[id - 1];
         assert!(place.child.is_none(), "node {id} runs already");
         fs::create_dir_all(&place.dir).expect("a directory for a node");
@@ -217,6 +255,7 @@ impl Fleet {
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         let child = command(&arguments)
             .arg("--stop-with-stdin")
+            .envs(place.environment.iter().cloned())
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(log.expect("a file for a node's words"))

@@ -11,6 +11,7 @@ mod books;
 mod command;
 mod fleet;
 mod metrics;
+mod nodes;
 mod sluice;
 mod turn;
 mod view;

@@ -150,6 +150,9 @@ pub(crate) fn found(found: &Found, name: Naming) -> Vec<String> {
         }
         Found::Availability(stock) => availability(stock),
         Found::Audit(audit) => audit.buckets.iter().map(|b| audit_line(audit, b)).collect(),
+        Found::Recount(recount) => {
+            vec![format!("astray={} done={}", recount.astray.len(), recount.next.is_none())]
+        }
         Found::Holds { holds, more } => {
             let mut lines: Vec<String> = holds.iter().map(|hold| view(hold, name)).collect();
             lines.sort();
@@ -160,6 +163,7 @@ pub(crate) fn found(found: &Found, name: Naming) -> Vec<String> {
         Found::Levels(levels) => levels_lines(levels),
         Found::Copy(image) => vec![copy_image(image)],
         Found::Duties(duties) => duties.iter().map(duty).collect(),
+        Found::Roster { roster, now: _ } => vec![format!("roster revision={}", roster.revision)],
         Found::NotFound => vec!["not-found".to_string()],
     }
 }

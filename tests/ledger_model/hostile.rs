@@ -295,7 +295,8 @@ fn aim(command: &mut Command, guess: &Guess, holds: &[HoldId]) {
         | Command::DeleteBegin(_)
         | Command::DeleteAbort(_)
         | Command::DeleteCommit(_)
-        | Command::MoveStock(_) => {}
+        | Command::MoveStock(_)
+        | Command::SetRoster(_) => {}
     }
 }
 

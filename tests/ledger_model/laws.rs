@@ -70,6 +70,15 @@ pub(crate) fn equations(ledger: &Ledger, name: &ItemName) -> Option<Audit> {
     for bucket in &audit.buckets {
         equation_of(bucket);
     }
+    let sums = ledger.query(&Query::Sums(name.clone()));
+    assert_eq!(sums, Found::Audit(audit.clone()), "what slots keep is what their holds add up to");
+    let (mut from, mut more) = (None, true);
+    while more {
+        let found = ledger.query(&Query::Recount { name: name.clone(), from });
+        let Found::Recount(recount) = found else { panic!("a recount, not {found:?}") };
+        assert_eq!(recount.astray, [], "a slot's holds add up to its sums");
+        (from, more) = (recount.next, recount.next.is_some());
+    }
     Some(audit)
 }
 

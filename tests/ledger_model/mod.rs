@@ -98,7 +98,8 @@ impl Model {
             | Command::DeleteBegin(_)
             | Command::DeleteAbort(_)
             | Command::DeleteCommit(_)
-            | Command::MoveStock(_) => unreachable!("not modelled"),
+            | Command::MoveStock(_)
+            | Command::SetRoster(_) => unreachable!("not modelled"),
         };
         said.unwrap_or_else(|refused| refused)
     }

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use holdfast::api::{Hold, HoldState};
 use holdfast::runtime::now;
 
+use super::plan::{ItemPlan, Plan};
 use super::world::{Answer, Told};
 
 /// Microseconds of virtual time.
@@ -100,6 +101,8 @@ pub(crate) struct Books {
     pub(crate) modes_unsure: BTreeMap<usize, bool>,
     /// Items that lie on several buckets.
     pub(crate) spread: BTreeSet<usize>,
+    /// Items of which a region may keep units that another's buyers do not get.
+    pub(crate) walled: BTreeSet<usize>,
     /// Grants: item, sent, answered.
     pub(crate) grants: Vec<(usize, Us, Us)>,
 }
@@ -110,6 +113,18 @@ pub(crate) fn hold_of(body: &serde_json::Value) -> Option<Hold> {
 }
 
 impl Books {
+    /// Opens the books of a shop.
+    pub(crate) fn of(plan: &Plan) -> Books {
+        let which = |chosen: fn(&ItemPlan) -> bool| {
+            (0..).zip(&plan.items).filter(|(_, item)| chosen(item)).map(|(at, _)| at).collect()
+        };
+        Books {
+            spread: which(ItemPlan::is_spread),
+            walled: which(|item| !item.regions.is_empty()),
+            ..Books::default()
+        }
+    }
+
     /// Notes a key before its first attempt.
     pub(crate) fn open_key(&mut self, key: &str, item: usize, buyer: &str, quantity: u64) {
         let book = KeyBook {
@@ -197,6 +212,8 @@ impl Books {
             return self.see_hold(key, sent, &hold);
         }
         let wanted = match answer.slug() {
+            // What other regions keep is free and not for everybody.
+            "sold-out" if self.walled.contains(&item) => return Ok(()),
             "sold-out" => 1,
             // Of a spread item it claims nothing: stock may be on its way.
             "insufficient-stock" if self.spread.contains(&item) => return Ok(()),

@@ -11,9 +11,9 @@ use rand::RngExt as _;
 use rand::rngs::SmallRng;
 use serde_json::json;
 
-use super::books::{Adjustment, Books, HoldBook, Pause, hold_of, moment};
+use super::books::{Books, HoldBook, hold_of, moment};
 use super::judge::parsed;
-use super::plan::{NODES, stream};
+use super::plan::{ItemPlan, NODES, decision_stream, stream};
 use super::world::{Answer, Ask, Told, World};
 
 /// How often a decision is sent before its client gives up on it.
@@ -21,15 +21,17 @@ const TRIES: u32 = 8;
 
 /// One client.
 pub(crate) struct Client {
-    world: Arc<World>,
-    books: Arc<Mutex<Books>>,
+    pub(super) world: Arc<World>,
+    pub(super) books: Arc<Mutex<Books>>,
     number: u64,
-    rng: SmallRng,
+    /// The randomness of the present decision.
+    pub(super) rng: SmallRng,
+    decision: u32,
     made: u64,
 }
 
 /// What became of a decision.
-enum Outcome {
+pub(super) enum Outcome {
     /// An answer that ends it, and whether an earlier attempt may still change something.
     Answer(Answer, bool),
     /// No attempt was ever answered for certain.
@@ -47,22 +49,30 @@ enum Step {
     Extend,
 }
 
+/// Names the buyer's region in a request.
+pub(super) fn in_region(item: &ItemPlan, buyer: &str, body: &mut serde_json::Value) {
+    if let Some(region) = item.region_of(buyer) {
+        body["region"] = json!(region);
+    }
+}
+
 impl Client {
     pub(crate) fn new(world: &Arc<World>, books: &Arc<Mutex<Books>>, number: u64) -> Client {
         let rng = stream(world.plan.seed, 100 + number);
-        Client { world: Arc::clone(world), books: Arc::clone(books), number, rng, made: 0 }
+        let (world, books) = (Arc::clone(world), Arc::clone(books));
+        Client { world, books, number, rng, decision: 0, made: 0 }
     }
 
-    /// Works until the clients together have made the plan's calls.
+    /// Works until the clients together have done what the plan wants. Each decision is drawn from
+    /// randomness of its own, whichever client makes it.
     pub(crate) async fn run(mut self) {
-        while self.world.calls() < self.world.plan.calls && !self.world.judge.is_broken() {
-            match self.rng.random_range(0..100) {
-                0..60 => self.buy().await,
-                60..66 => self.buy_together().await,
-                66..70 => self.adjust().await,
-                70..72 => self.pause().await,
-                72..78 => self.ask_receipt().await,
-                _ => self.look().await,
+        while let Some(number) = self.world.next_decision() {
+            self.begin_decision(number);
+            let is_operator = self.rng.random_range(0..100) < self.world.plan.operators;
+            if is_operator {
+                self.operate().await;
+            } else {
+                self.trade().await;
             }
             let think = u64::try_from(self.world.plan.think.as_micros()).unwrap_or(0);
             let pause = self.rng.random_range(0..=think);
@@ -70,19 +80,33 @@ impl Client {
         }
     }
 
-    fn note(&self, checked: Result<(), String>) {
+    fn begin_decision(&mut self, number: u32) {
+        (self.decision, self.made) = (number, 0);
+        self.rng = decision_stream(self.world.plan.seed ^ self.world.plan.salt << 40, number);
+    }
+
+    async fn trade(&mut self) {
+        match self.rng.random_range(0..100) {
+            0..66 => self.buy().await,
+            66..72 => self.buy_together().await,
+            72..78 => self.ask_receipt().await,
+            _ => self.look().await,
+        }
+    }
+
+    pub(super) fn note(&self, checked: Result<(), String>) {
         if let Err(law) = checked {
             self.world.broken(law);
         }
     }
 
-    fn any_node(&mut self) -> usize {
+    pub(super) fn any_node(&mut self) -> usize {
         self.rng.random_range(0..NODES)
     }
 
-    fn fresh_key(&mut self) -> String {
+    pub(super) fn fresh_key(&mut self) -> String {
         self.made += 1;
-        format!("c{}-{}", self.number, self.made)
+        format!("d{}-{}-{}", self.decision, self.number, self.made)
     }
 
     async fn rest(&mut self, attempt: u32) {
@@ -91,7 +115,7 @@ impl Client {
     }
 
     /// Sends the same thing to any node until an answer ends it. `hear` is told of each attempt.
-    async fn insist(&mut self, ask: &Ask) -> Outcome {
+    pub(super) async fn insist(&mut self, ask: &Ask) -> Outcome {
         let mut unknown = false;
         for attempt in 0..TRIES {
             let node = self.any_node();
@@ -123,9 +147,10 @@ impl Client {
     }
 
     fn place_ask(&mut self, item: usize, key: &str, buyer: &str, quantity: u64) -> Ask {
-        let name = &self.world.plan.items[item].name;
-        let body = json!({"quantity": quantity, "buyer": buyer, "reference": key});
-        let mut ask = Ask::post(format!("/v1/items/{name}/holds"), key, body);
+        let plan = &self.world.plan.items[item];
+        let mut body = json!({"quantity": quantity, "buyer": buyer, "reference": key});
+        in_region(plan, buyer, &mut body);
+        let mut ask = Ask::post(format!("/v1/items/{}/holds", plan.name), key, body);
         ask.deadline_ms = if self.rng.random_ratio(1, 8) { 60 } else { 2_000 };
         ask
     }
@@ -189,8 +214,9 @@ impl Client {
             book.void_sent = true;
             (book.item, book.buyer.clone())
         };
-        let name = &self.world.plan.items[item].name;
-        let body = json!({"item": name, "buyer": buyer});
+        let plan = &self.world.plan.items[item];
+        let mut body = json!({"item": plan.name, "buyer": buyer});
+        in_region(plan, &buyer, &mut body);
         let ask = Ask::post(format!("/v1/receipts/{key}/void"), key, body);
         let sent = moment();
         let Outcome::Answer(answer, _) = self.insist(&ask).await else { return };
@@ -259,7 +285,8 @@ impl Client {
 
     /// Confirms and releases at once: one of the two wins.
     async fn both_ways(&mut self, hold: &Hold) {
-        let mut other = Client::new(&self.world, &self.books, self.number * 1_000 + self.made);
+        let mut other = Client::new(&self.world, &self.books, self.number + 1_000);
+        other.begin_decision(self.decision);
         let theirs = hold.clone();
         let racing = runtime::life::spawn_in_the_world(async move {
             other.step(&theirs, Step::Release).await;
@@ -390,18 +417,18 @@ impl Client {
             let buyer = format!("b{}", self.rng.random_range(0..self.world.plan.buyers));
             let (key, quantity) = (self.fresh_key(), self.rng.random_range(1..=2));
             self.books.lock().open_key(&key, item, &buyer, quantity);
-            operations.push(json!({
-                "op": "place", "key": key, "item": self.world.plan.items[item].name,
+            let plan = &self.world.plan.items[item];
+            let mut place = json!({
+                "op": "place", "key": key, "item": plan.name,
                 "quantity": quantity, "buyer": buyer, "reference": key,
-            }));
+            });
+            in_region(plan, &buyer, &mut place);
+            operations.push(place);
             keys.push(key);
         }
         let ask = Ask {
-            method: "POST",
-            path: "/v1/holds:batch".to_owned(),
-            key: None,
             body: Some(json!({ "operations": operations })),
-            deadline_ms: 2_000,
+            ..Ask::new("POST", "/v1/holds:batch")
         };
         let (node, sent) = (self.any_node(), moment());
         let told = self.world.call(node, ask).await;
@@ -441,73 +468,6 @@ impl Client {
         Ok(())
     }
 
-    async fn adjust(&mut self) {
-        let item = self.rng.random_range(0..self.world.plan.items.len());
-        let delta =
-            if self.rng.random_ratio(1, 2) { 1 } else { -1 } * self.rng.random_range(1..=3_i64);
-        let key = self.fresh_key();
-        let name = &self.world.plan.items[item].name;
-        let body = json!({"delta": delta, "reason": "simulated"});
-        let ask = Ask::post(format!("/v1/items/{name}/adjustments"), &key, body);
-        let sent = moment();
-        let at = {
-            let mut books = self.books.lock();
-            books.adjustments.push(Adjustment { item, delta, sent, acked: None, refused: None });
-            books.adjustments.len() - 1
-        };
-        let outcome = self.insist(&ask).await;
-        let mut books = self.books.lock();
-        match outcome {
-            Outcome::Answer(answer, _) if answer.status == 200 => {
-                books.adjustments[at].acked = Some(moment());
-            }
-            // A refusal of a retry does not speak for an earlier attempt.
-            Outcome::Answer(_, true) | Outcome::Unknown => {}
-            Outcome::Answer(_, false) | Outcome::NotTaken => {
-                books.adjustments[at].refused = Some(moment());
-            }
-        }
-    }
-
-    /// Pauses an item for a while and lets it go on.
-    async fn pause(&mut self) {
-        let item = self.rng.random_range(0..self.world.plan.items.len());
-        if self.books.lock().modes_unsure.insert(item, true).is_some() {
-            return;
-        }
-        let name = self.world.plan.items[item].name.clone();
-        let word = |word: &str| Ask {
-            method: "POST",
-            path: format!("/v1/items/{name}/{word}"),
-            key: None,
-            body: None,
-            deadline_ms: 2_000,
-        };
-        let (pause, resume) = (word("pause"), word("resume"));
-        // Sent once: a copy in some socket could pause the item again later.
-        let node = self.any_node();
-        let told = self.world.call(node, pause).await;
-        let at = match &told {
-            Told::Answer(answer) if answer.status == 200 => {
-                let mut books = self.books.lock();
-                books.pauses.push(Pause { item, from: moment(), until: None });
-                Some(books.pauses.len() - 1)
-            }
-            Told::Answer(_) | Told::Lost | Told::Refused => None,
-        };
-        let ms = self.rng.random_range(0..500);
-        runtime::sleep(Duration::from_millis(ms)).await;
-        if let Some(at) = at {
-            self.books.lock().pauses[at].until = Some(moment());
-        }
-        let resumed = self.insist(&resume).await;
-        let sure = matches!(&told, Told::Answer(answer) if answer.is_definite())
-            || matches!(told, Told::Refused);
-        if sure && matches!(resumed, Outcome::Answer(answer, false) if answer.status == 200) {
-            self.books.lock().modes_unsure.remove(&item);
-        }
-    }
-
     async fn ask_receipt(&mut self) {
         let (key, item, buyer, sure, sent) = {
             let books = self.books.lock();
@@ -521,7 +481,9 @@ impl Client {
             (key.clone(), book.item, book.buyer.clone(), sure, moment())
         };
         let name = &self.world.plan.items[item].name;
-        let ask = Ask::get(format!("/v1/receipts/{key}?item={name}&buyer={buyer}"));
+        let region = self.world.plan.items[item].region_of(&buyer);
+        let region = region.map(|region| format!("&region={region}")).unwrap_or_default();
+        let ask = Ask::get(format!("/v1/receipts/{key}?item={name}&buyer={buyer}{region}"));
         let node = self.any_node();
         let Told::Answer(answer) = self.world.call(node, ask).await else { return };
         if answer.status != 200 {
@@ -540,7 +502,7 @@ impl Client {
     async fn look(&mut self) {
         let item = self.rng.random_range(0..self.world.plan.items.len());
         let name = &self.world.plan.items[item].name;
-        let path = match self.rng.random_range(0..8) {
+        let path = match self.rng.random_range(0..10) {
             0 => format!("/v1/items/{name}/audit"),
             1 => format!("/v1/items/{name}/audit?consistency=local"),
             2 => format!("/v1/items/{name}/availability"),
@@ -548,6 +510,8 @@ impl Client {
             4 => format!("/v1/items/{name}"),
             5 => "/v1/sold-out".to_owned(),
             6 => format!("/v1/holds?item={name}&limit=20"),
+            7 => format!("/v1/items/{name}/layout"),
+            8 => format!("/v1/items/{name}/transfers"),
             _ => "/admin/v1/digest".to_owned(),
         };
         let node = self.any_node();

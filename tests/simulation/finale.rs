@@ -6,14 +6,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use holdfast::api::{Adopted, Digests, Hold, HoldList, HoldState};
+use holdfast::api::{Adopted, Audit, Digests, Hold, HoldList, HoldState};
 use holdfast::ledger::{ItemName, home_shard};
 use holdfast::runtime::{self, now};
 use serde_json::json;
 
+use parking_lot::Mutex;
+
 use super::books::{Books, Refusal, moment};
 use super::judge::parsed;
-use super::plan::NODES;
+use super::plan::{ItemPlan, NODES};
 use super::world::{Answer, Ask, Told, World};
 
 /// After healing, every shard commits within this.
@@ -63,26 +65,17 @@ fn probe_of(world: &World, shard: u16) -> String {
 /// Makes a cluster of three empty nodes and fills its shop.
 pub(crate) async fn found(world: &Arc<World>) -> Result<(), String> {
     (0..NODES).for_each(|at| world.start(at));
-    let hex = |n: u64| format!("{n:032x}");
     let mut members = Vec::new();
     for at in 0..NODES {
-        let body = json!({
-            "cluster_id": hex(world.plan.seed + 1),
-            "node": at + 1,
-            "settings": {
-                "shards": world.plan.shards, "tag_key": hex(world.plan.seed + 2), "slots": 16,
-                "sweep_max": 8, "receipt_retention_ms": 86_400_000_u64,
-                "sold_retention_ms": 7_776_000_000_u64,
-            },
-        });
-        let answer =
-            ask_until(world, at, Ask::post("/admin/v1/adopt", "adopt", body), &[200]).await?;
+        let ask = Ask::post("/admin/v1/adopt", "adopt", world.adoption(at));
+        let answer = ask_until(world, at, ask, &[200]).await?;
         let Adopted { log_uuid, peer_addr, http_addr, region } = parsed(&answer)?;
         members.push(json!({
             "node": at + 1, "log_uuid": log_uuid, "peer_addr": peer_addr,
             "http_addr": http_addr, "region": region,
         }));
     }
+    *world.members.lock() = members.clone();
     for at in 0..NODES {
         let ask = Ask::post("/admin/v1/begin", "begin", json!({ "members": members }));
         ask_until(world, at, ask, &[200]).await?;
@@ -102,6 +95,11 @@ pub(crate) async fn found(world: &Arc<World>) -> Result<(), String> {
         if item.buckets > 1 {
             body["buckets"] = json!(item.buckets);
         }
+        let there = item.regions.iter().filter(|region| !region.late);
+        for one in there {
+            let spec = json!({"quota": one.quota, "floor": one.floor, "buckets": one.buckets});
+            body["regions"][&one.name] = spec;
+        }
         put(world, &item.name, body).await?;
     }
     for shard in 0..world.plan.shards {
@@ -111,13 +109,14 @@ pub(crate) async fn found(world: &Arc<World>) -> Result<(), String> {
 }
 
 async fn put(world: &Arc<World>, item: &str, body: serde_json::Value) -> Result<(), String> {
-    ask_until(world, 0, Ask::put(format!("/v1/items/{item}"), body), &[200, 201]).await?;
+    let at = world.members_at()[0];
+    ask_until(world, at, Ask::put(format!("/v1/items/{item}"), body), &[200, 201]).await?;
     Ok(())
 }
 
 /// Takes every fault back.
 pub(crate) fn heal(world: &Arc<World>) {
-    world.trace.say("everything is healed");
+    world.trace.say("world", "everything is healed");
     world.wire.heal();
     world.wire.behave(world.plan.wire.clone());
     for (at, machine) in world.machines.iter().enumerate() {
@@ -125,8 +124,11 @@ pub(crate) fn heal(world: &Arc<World>) {
         machine.disk.set_hung(false);
         machine.disk.set_capacity(None);
         machine.offset_ms.store(0, Ordering::Relaxed);
+        if let Some(life) = world.life(at) {
+            life.go_on();
+        }
         if let Some(why) = world.failure(at) {
-            world.trace.say(format!("n{} had failed: {why}", at + 1));
+            world.trace.say_of(machine.id, format!("has failed: {why}"));
             world.kill(at);
         }
         world.start(at);
@@ -142,7 +144,8 @@ pub(crate) async fn commit_everywhere(world: &Arc<World>) -> Result<(), String> 
         loop {
             let key = format!("probe-{shard}");
             let ask = Ask::post(format!("/v1/items/{item}/holds"), &key, json!({"quantity": 1}));
-            let told = world.call(tries % NODES, ask).await;
+            let members = world.members_at();
+            let told = world.call(members[tries % members.len()], ask).await;
             if matches!(&told, Told::Answer(answer) if matches!(answer.status, 200 | 201)) {
                 break;
             }
@@ -153,7 +156,7 @@ pub(crate) async fn commit_everywhere(world: &Arc<World>) -> Result<(), String> 
             runtime::sleep(Duration::from_millis(50)).await;
         }
     }
-    world.trace.say(format!("every shard commits after {:?}", now() - healed));
+    world.trace.say("world", format!("every shard commits after {:?}", now() - healed));
     Ok(())
 }
 
@@ -161,19 +164,19 @@ pub(crate) async fn commit_everywhere(world: &Arc<World>) -> Result<(), String> 
 pub(crate) async fn settle(world: &Arc<World>) -> Result<(), String> {
     runtime::sleep(SOCKET_MAX).await;
     for item in &world.plan.items {
-        let ask = Ask {
-            method: "POST",
-            path: format!("/v1/items/{}/resume", item.name),
-            key: None,
-            body: None,
-            deadline_ms: 2_000,
-        };
-        ask_until(world, 0, ask, &[200]).await?;
+        let ask = Ask::new("POST", format!("/v1/items/{}/resume", item.name));
+        ask_until(world, world.members_at()[0], ask, &[200]).await?;
     }
+    level(world).await
+}
+
+/// Waits until all replicas of members have applied the same.
+async fn level(world: &Arc<World>) -> Result<(), String> {
     let begun = now();
     loop {
         let mut applied = Vec::new();
-        for at in 0..NODES {
+        let members = world.members_at();
+        for at in members.iter().copied() {
             if let Told::Answer(answer) = world.call(at, Ask::get("/admin/v1/digest")).await
                 && answer.status == 200
             {
@@ -181,7 +184,7 @@ pub(crate) async fn settle(world: &Arc<World>) -> Result<(), String> {
                 applied.push(digests.shards.iter().map(|one| one.applied).collect::<Vec<_>>());
             }
         }
-        if applied.len() == NODES && applied.iter().all(|one| *one == applied[0]) {
+        if applied.len() == members.len() && applied.iter().all(|one| *one == applied[0]) {
             return Ok(());
         }
         if now() - begun > LEVEL_WITHIN {
@@ -190,6 +193,50 @@ pub(crate) async fn settle(world: &Arc<World>) -> Result<(), String> {
         }
         runtime::sleep(Duration::from_millis(100)).await;
     }
+}
+
+/// The most units that are bought up at the end of a run.
+const SELL_OUT_MAX: u64 = 60;
+/// The longest that the last units of an item may take to reach those who ask for them.
+const SELL_OUT_WITHIN: Duration = Duration::from_secs(20);
+
+/// Nothing is left behind in a bucket: what is free of an item can be bought to the last unit by
+/// whoever comes, wherever it lies, and then it is sold out.
+pub(crate) async fn sell_out(world: &Arc<World>, books: &Arc<Mutex<Books>>) -> Result<(), String> {
+    // Holds that end bring units back, and it is never sold out.
+    let open = |item: &ItemPlan| {
+        item.regions.is_empty() && item.total <= SELL_OUT_MAX && item.ttl_ms >= 600_000
+    };
+    let spread_first = |item: &(usize, &ItemPlan)| !item.1.is_spread();
+    let candidates = world.plan.items.iter().enumerate().filter(|(_, item)| open(item));
+    let Some((at, item)) = candidates.min_by_key(spread_first) else { return Ok(()) };
+    world.trace.say("world", format!("buys what is left of {}", item.name));
+    let begun = now();
+    for number in 0.. {
+        let (key, buyer) = (format!("last-{number}"), format!("last-{number}"));
+        let body = json!({"quantity": 1, "buyer": buyer, "reference": key});
+        let ask = Ask::post(format!("/v1/items/{}/holds", item.name), &key, body);
+        books.lock().open_key(&key, at, &buyer, 1);
+        loop {
+            let members = world.members_at();
+            let sent = moment();
+            let told = world.call(members[number % members.len()], ask.clone()).await;
+            books.lock().place_told(&key, sent, &told)?;
+            if let Told::Answer(answer) = &told {
+                if matches!(answer.status, 200 | 201) {
+                    break;
+                }
+                if answer.slug() == "sold-out" {
+                    return Ok(());
+                }
+            }
+            if now() - begun > SELL_OUT_WITHIN {
+                return Err(format!("{} is not sold to the last unit: {told:?}", item.name));
+            }
+            runtime::sleep(Duration::from_millis(20)).await;
+        }
+    }
+    Ok(())
 }
 
 /// Reads everything back and compares it with everything that was said.
@@ -224,7 +271,9 @@ async fn list(world: &Arc<World>, at: usize) -> Result<Vec<Hold>, String> {
     let mut cursor = String::new();
     loop {
         let path = format!("/v1/holds?item={name}&limit=200{cursor}");
-        let answer = ask_until(world, all.len() % NODES, Ask::get(path), &[200]).await?;
+        let members = world.members_at();
+        let at = members[all.len() % members.len()];
+        let answer = ask_until(world, at, Ask::get(path), &[200]).await?;
         let page: HoldList = parsed(&answer)?;
         all.extend(page.holds);
         match page.next_cursor {
@@ -238,10 +287,10 @@ async fn list(world: &Arc<World>, at: usize) -> Result<Vec<Hold>, String> {
 async fn check_sums(world: &Arc<World>, at: usize, holds: &[Hold]) -> Result<(), String> {
     let name = &world.plan.items[at].name;
     let sold: u64 = holds.iter().map(|hold| hold.sold).sum();
-    for node in 0..NODES {
+    for node in world.members_at() {
         let path = format!("/v1/items/{name}/audit?consistency=local");
         let answer = ask_until(world, node, Ask::get(path), &[200]).await?;
-        let audit: holdfast::api::Audit = parsed(&answer)?;
+        let audit: Audit = parsed(&answer)?;
         if audit.sold != sold {
             return Err(format!("n{}: {sold} are sold by the holds: {audit:?}", node + 1));
         }

@@ -1,6 +1,6 @@
 //! What every single answer must agree with: the order of the logs, ledger time, digests, sums.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use holdfast::api;
 use holdfast::runtime::since_start_ms;
@@ -30,7 +30,7 @@ struct State {
     /// (shard, index) → ledger time after that entry.
     times: BTreeMap<(u16, u64), u64>,
     /// (shard, index) → digest after that entry.
-    digests: BTreeMap<(u16, u64), String>,
+    digests: BTreeMap<(u16, u64), u128>,
 }
 
 impl Judge {
@@ -64,6 +64,41 @@ impl Judge {
     pub(crate) fn time_from(&self, shard: u16, index: u64) -> Option<u64> {
         let state = self.state.lock();
         state.times.range((shard, index)..=(shard, u64::MAX)).next().map(|(_, time)| *time)
+    }
+
+    /// Returns how many leaderships wrote entries.
+    pub(crate) fn leaderships(&self) -> usize {
+        let state = self.state.lock();
+        let all: BTreeSet<_> = state.leaders.iter().map(|((shard, _), id)| (*shard, *id)).collect();
+        all.len()
+    }
+
+    /// Takes in that a replica of a node has applied an entry.
+    ///
+    /// # Errors
+    ///
+    /// The law that it breaks.
+    pub(crate) fn see_entry(
+        &self,
+        node: u64,
+        commit: Commit,
+        time: u64,
+        digest: u128,
+    ) -> Result<(), String> {
+        self.hear_commit(commit)?;
+        self.hear_time(commit.shard, commit.index, time)?;
+        self.hear_digest(node, commit.shard, commit.index, digest)
+    }
+
+    fn hear_digest(&self, node: u64, shard: u16, index: u64, digest: u128) -> Result<(), String> {
+        let at = (shard, index);
+        let known = *self.state.lock().digests.entry(at).or_insert(digest);
+        if known != digest {
+            return Err(format!(
+                "node {node} has another digest at {at:?}: {known:032x}, {digest:032x}"
+            ));
+        }
+        Ok(())
     }
 
     /// Takes an answer in.
@@ -182,15 +217,9 @@ impl Judge {
     fn hear_digests(&self, answer: &Answer) -> Result<(), String> {
         let digests: api::Digests = parsed(answer)?;
         for one in digests.shards.iter().filter(|one| one.applied > 0) {
-            let at = (one.shard, one.applied);
-            let known = self.state.lock().digests.entry(at).or_insert(one.digest.clone()).clone();
-            if known != one.digest {
-                let node = digests.node;
-                return Err(format!(
-                    "node {node} has another digest at {at:?}: {known}, {}",
-                    one.digest
-                ));
-            }
+            let digest = u128::from_str_radix(&one.digest, 16)
+                .map_err(|error| format!("{:?} is no digest: {error}", one.digest))?;
+            self.hear_digest(digests.node, one.shard, one.applied, digest)?;
             self.hear_time(one.shard, one.applied, one.ledger_now.0)?;
         }
         Ok(())

@@ -1,5 +1,7 @@
-//! The nemesis: draws a fault of the seed's swarm, inflicts it, and takes it back after a while.
+//! The nemesis: inflicts the faults that the seed draws, one after the other or together, and takes
+//! each back after a while.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
@@ -8,151 +10,218 @@ use holdfast::ledger::NodeId;
 use holdfast::peer::SimDefaults;
 use holdfast::runtime::{self, life};
 use holdfast::storage::Fault;
-use rand::RngExt as _;
-use rand::rngs::SmallRng;
-use rand::seq::IndexedRandom as _;
 
-use super::plan::{Kind, NODES, stream};
+use super::plan::{FaultPlan, Kind, NODES};
 use super::world::World;
 
 /// Inflicts faults until it is told to stop.
 pub(crate) struct Nemesis {
     world: Arc<World>,
-    rng: SmallRng,
     stop: Arc<AtomicBool>,
-    /// The only machine whose pages are damaged: somebody must have good ones.
-    victim: usize,
 }
 
 impl Nemesis {
     pub(crate) fn new(world: &Arc<World>, stop: &Arc<AtomicBool>) -> Nemesis {
-        let mut rng = stream(world.plan.seed, 3);
-        let victim = rng.random_range(0..NODES);
-        Nemesis { world: Arc::clone(world), rng, stop: Arc::clone(stop), victim }
+        Nemesis { world: Arc::clone(world), stop: Arc::clone(stop) }
     }
 
-    pub(crate) async fn run(mut self) {
-        let gap = millis(self.world.plan.fault_gap);
-        while !self.stop.load(Ordering::Relaxed) {
-            let pause = self.rng.random_range(50..=gap);
-            runtime::sleep(Duration::from_millis(pause)).await;
-            if self.stop.load(Ordering::Relaxed) {
-                return;
+    pub(crate) async fn run(self) {
+        let mut under_way = Vec::new();
+        for number in 0.. {
+            if self.stop.load(Ordering::Relaxed) || self.world.cut.faults.is_over(number) {
+                break;
             }
-            let Some(kind) = self.world.plan.kinds.choose(&mut self.rng).copied() else { return };
-            let length = self.rng.random_range(20..=millis(self.world.plan.fault_length));
-            let fault = Inflicted {
-                world: Arc::clone(&self.world),
-                at: self.rng.random_range(0..NODES),
-                other: self.rng.random_range(1..NODES),
-                hard: self.rng.random_range(0..1_000),
-                length: Duration::from_millis(length),
-                victim: self.victim,
-            };
-            self.world.trace.say(format!("nemesis {kind:?} n{} for {length} ms", fault.at + 1));
-            let done = life::spawn_in_the_world(fault.run(kind));
-            // Faults overlap now and then.
-            if self.rng.random_ratio(3, 4) {
+            let Some(plan) = self.world.plan.fault(number) else { break };
+            runtime::sleep(plan.pause).await;
+            if self.stop.load(Ordering::Relaxed) {
+                break;
+            }
+            if !self.world.cut.faults.has(number) {
+                continue;
+            }
+            self.world.begin_fault(plan.kind);
+            let (at, length) = (plan.at + 1, plan.length);
+            let words = format!("fault {number}: {:?} of n{at} for {length:?}", plan.kind);
+            self.world.trace.say("nemesis", words);
+            let fault = Inflicted { world: Arc::clone(&self.world), plan };
+            let done = life::spawn_in_the_world(async move {
+                fault.run().await;
+                fault.world.trace.say("nemesis", format!("fault {number} is over"));
+            });
+            if plan.overlaps {
+                under_way.push(done);
+            } else {
                 done.await.ok();
             }
         }
+        self.world.faults_are_over();
+        for fault in under_way {
+            fault.await.ok();
+        }
     }
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// One fault under way.
 struct Inflicted {
     world: Arc<World>,
-    at: usize,
-    /// Which other node, counted from the first.
-    other: usize,
-    /// How hard, of a thousand.
-    hard: u64,
-    length: Duration,
-    victim: usize,
+    plan: FaultPlan,
 }
 
 impl Inflicted {
-    async fn run(self, kind: Kind) {
-        match kind {
+    async fn run(&self) {
+        match self.plan.kind {
             Kind::PowerCut
             | Kind::Kill
             | Kind::KillLeader
             | Kind::PowerCutAll
-            | Kind::PagesLost => {
-                self.take_down(kind).await;
-            }
-            Kind::Isolate | Kind::OneWay | Kind::Pair | Kind::Loss | Kind::Spikes => {
-                self.trouble_the_wire(kind).await;
-            }
-            Kind::SlowSync | Kind::HungSync | Kind::DiskFull | Kind::DiskError => {
-                self.trouble_the_disk(kind).await;
-            }
+            | Kind::PowerCutMidway
+            | Kind::Restart
+            | Kind::PagesLost => self.take_down().await,
+            Kind::BitFlip => self.flip_a_bit().await,
+            Kind::Wipe => self.wipe().await,
+            Kind::Stop | Kind::StopLeader | Kind::Stutter => self.hold_up().await,
+            Kind::Isolate
+            | Kind::OneWay
+            | Kind::Pair
+            | Kind::Flap
+            | Kind::Loss
+            | Kind::Spikes
+            | Kind::Reset => self.trouble_the_wire().await,
+            Kind::SlowSync
+            | Kind::HungSync
+            | Kind::DiskFull
+            | Kind::DiskError
+            | Kind::PagesError => self.trouble_the_disk().await,
             Kind::ClockJump => self.move_the_clock().await,
             Kind::ClockDrift => self.bend_the_clock().await,
         }
     }
 
-    #[expect(clippy::wildcard_enum_match_arm, reason = "it is given the kinds of its family only")]
-    async fn take_down(&self, kind: Kind) {
-        let world = &self.world;
-        match kind {
-            Kind::PowerCut => world.power_cut(self.at),
-            Kind::KillLeader => {
-                let leader = (0..NODES).max_by_key(|at| (world.leads(*at), *at == self.at));
-                let at = leader.unwrap_or(self.at);
-                world.trace.say(format!("the leader is n{}", at + 1));
-                if self.hard < 500 { world.kill(at) } else { world.power_cut(at) }
-            }
-            Kind::PowerCutAll => (0..NODES).for_each(|at| world.power_cut(at)),
-            Kind::PagesLost => {
-                world.kill(self.victim);
-                world.damage_pages(self.victim);
-            }
-            _ => world.kill(self.at),
-        }
-        runtime::sleep(self.length).await;
-        (0..NODES).for_each(|at| world.start(at));
+    /// The node that leads the most shards, by its own word.
+    fn leader(&self) -> usize {
+        let at = self.plan.at;
+        let leader = (0..NODES).max_by_key(|one| (self.world.leads(*one), *one == at));
+        let leader = leader.unwrap_or(at);
+        self.world.trace.say("nemesis", format!("the leader is n{}", leader + 1));
+        leader
     }
 
     #[expect(clippy::wildcard_enum_match_arm, reason = "it is given the kinds of its family only")]
-    async fn trouble_the_wire(&self, kind: Kind) {
+    async fn take_down(&self) {
+        let (world, at, hard) = (&self.world, self.plan.at, self.plan.hard);
+        let victim = world.plan.victim;
+        match self.plan.kind {
+            Kind::PowerCut => world.power_cut(at),
+            Kind::KillLeader => {
+                let at = self.leader();
+                if hard < 500 { world.kill(at) } else { world.power_cut(at) }
+            }
+            Kind::PowerCutAll => (0..NODES).for_each(|at| world.power_cut(at)),
+            Kind::PowerCutMidway => {
+                world.machines[at].disk.power_off_after(hard % 40);
+                runtime::sleep(self.plan.length / 4).await;
+                world.power_cut(at);
+            }
+            Kind::Restart => world.stop_in_order(at).await,
+            Kind::PagesLost => {
+                world.kill(victim);
+                world.damage_pages(victim);
+            }
+            _ => world.kill(at),
+        }
+        runtime::sleep(self.plan.length).await;
+        (0..NODES).for_each(|at| world.start(at));
+    }
+
+    /// A bit of the victim's log or identity is another when it starts again.
+    async fn flip_a_bit(&self) {
+        let (world, at) = (&self.world, self.world.plan.victim);
+        world.kill(at);
+        world.flip_a_bit(at);
+        runtime::sleep(self.plan.length).await;
+        world.start(at);
+    }
+
+    /// The victim comes back with nothing, and is even told that it was a member.
+    async fn wipe(&self) {
+        let (world, at) = (&self.world, self.world.plan.victim);
+        if world.is_lost(at) {
+            return;
+        }
+        world.kill(at);
+        world.wipe(at);
+        runtime::sleep(self.plan.length).await;
+        world.start(at);
+        if self.plan.hard < 500 {
+            runtime::sleep(Duration::from_millis(50)).await;
+            world.adopt_again(at).await;
+        }
+    }
+
+    /// A process does nothing for a while; the machine and its network go on.
+    async fn hold_up(&self) {
+        let at = if self.plan.kind == Kind::StopLeader { self.leader() } else { self.plan.at };
+        let Some(life) = self.world.life(at) else { return };
+        if self.plan.kind != Kind::Stutter {
+            life.stop();
+            runtime::sleep(self.plan.length).await;
+            return life.go_on();
+        }
+        let (on, off) = (1 + self.plan.hard % 7, 1 + self.plan.hard % 90);
+        let ends = runtime::now() + self.plan.length;
+        while runtime::now() < ends && !life.is_over() {
+            life.stop();
+            runtime::sleep(Duration::from_millis(off)).await;
+            life.go_on();
+            runtime::sleep(Duration::from_millis(on)).await;
+        }
+    }
+
+    #[expect(clippy::wildcard_enum_match_arm, reason = "it is given the kinds of its family only")]
+    async fn trouble_the_wire(&self) {
         let node = |at: usize| NodeId((at % NODES) as u64 + 1);
         let wire = &self.world.wire;
-        let (own, other) = (node(self.at), node(self.at + self.other));
-        let cuts: Vec<(NodeId, NodeId)> = match kind {
-            Kind::Isolate => (1..NODES)
-                .map(|step| node(self.at + step))
-                .flat_map(|peer| [(own, peer), (peer, own)])
-                .collect(),
-            Kind::OneWay => (1..NODES)
-                .map(|step| node(self.at + step))
-                .map(|peer| if self.hard < 500 { (own, peer) } else { (peer, own) })
-                .collect(),
+        let (own, other) = (node(self.plan.at), node(self.plan.at + self.plan.other));
+        let peers = || (1..NODES).map(|step| node(self.plan.at + step));
+        let is_deaf = self.plan.hard < 500;
+        let cuts: Vec<(NodeId, NodeId)> = match self.plan.kind {
+            Kind::Isolate | Kind::Flap => {
+                peers().flat_map(|peer| [(own, peer), (peer, own)]).collect()
+            }
+            Kind::OneWay => {
+                peers().map(|peer| if is_deaf { (peer, own) } else { (own, peer) }).collect()
+            }
             Kind::Pair => vec![(own, other), (other, own)],
             _ => Vec::new(),
         };
-        for (from, to) in &cuts {
-            wire.partition(*from, *to, true);
-        }
-        let hard = u32::try_from(self.hard).unwrap_or(0);
-        match kind {
+        let cut = |on: bool| cuts.iter().for_each(|(from, to)| wire.partition(*from, *to, on));
+        cut(true);
+        let hard = u32::try_from(self.plan.hard).unwrap_or(0);
+        match self.plan.kind {
             Kind::Loss => wire.lose(hard * 50),
             Kind::Spikes => wire.behave(SimDefaults {
                 spikes_per_million: hard * 300,
                 spike_max: Duration::from_millis(900),
                 ..self.world.plan.wire.clone()
             }),
+            Kind::Reset => return wire.break_connections(own, other),
+            Kind::Flap => {
+                let ends = runtime::now() + self.plan.length;
+                let step = Duration::from_millis(20 + self.plan.hard % 300);
+                let mut on = true;
+                while runtime::now() < ends {
+                    runtime::sleep(step).await;
+                    on = !on;
+                    cut(on);
+                }
+            }
             _ => {}
         }
-        runtime::sleep(self.length).await;
-        for (from, to) in &cuts {
-            wire.partition(*from, *to, false);
+        if self.plan.kind != Kind::Flap {
+            runtime::sleep(self.plan.length).await;
         }
-        match kind {
+        cut(false);
+        match self.plan.kind {
             Kind::Loss => wire.lose(0),
             Kind::Spikes => wire.behave(self.world.plan.wire.clone()),
             _ => {}
@@ -160,36 +229,46 @@ impl Inflicted {
     }
 
     #[expect(clippy::wildcard_enum_match_arm, reason = "it is given the kinds of its family only")]
-    async fn trouble_the_disk(&self, kind: Kind) {
-        let disk = &self.world.machines[self.at].disk;
-        match kind {
-            Kind::SlowSync => disk.set_sync_delay(Duration::from_micros(self.hard * 400)),
+    async fn trouble_the_disk(&self) {
+        let (at, hard) = (self.plan.at, self.plan.hard);
+        let machine = &self.world.machines[at];
+        let disk = &machine.disk;
+        match self.plan.kind {
+            Kind::SlowSync => disk.set_sync_delay(Duration::from_micros(hard * 400)),
             Kind::HungSync => disk.set_hung(true),
             Kind::DiskFull => disk.set_capacity(Some(disk.used_bytes())),
-            _ if self.hard < 500 => disk.fail_sync(1 + self.hard % 3, Fault::Io),
-            _ => disk.fail_write(1 + self.hard % 3, Fault::Io),
+            Kind::PagesError => {
+                let calls = u32::try_from(hard % 12).unwrap_or(0);
+                let kind =
+                    if hard < 500 { io::ErrorKind::StorageFull } else { io::ErrorKind::Other };
+                machine.pages.iter().for_each(|pages| pages.fail_after(calls, kind));
+            }
+            _ if hard < 500 => disk.fail_sync(1 + hard % 3, Fault::Io),
+            _ => disk.fail_write(1 + hard % 3, Fault::Io),
         }
-        runtime::sleep(self.length).await;
+        runtime::sleep(self.plan.length).await;
         disk.set_sync_delay(self.world.plan.sync);
         disk.set_hung(false);
         disk.set_capacity(None);
-        if let Some(why) = self.world.failure(self.at) {
-            self.world.trace.say(format!("n{} had failed: {why}", self.at + 1));
+        let failure = self.world.failure(at);
+        if let Some(why) = &failure {
+            self.world.trace.say_of(machine.id, format!("has failed: {why}"));
         }
-        if kind == Kind::DiskError || self.world.failure(self.at).is_some() {
-            if self.hard.is_multiple_of(2) {
-                self.world.kill(self.at)
+        if self.plan.kind == Kind::DiskError || failure.is_some() {
+            if hard.is_multiple_of(2) {
+                self.world.kill(at)
             } else {
-                self.world.power_cut(self.at)
+                self.world.power_cut(at)
             }
-            self.world.start(self.at);
+            self.world.start(at);
         }
     }
 
     /// Half of the seeds have one machine at most whose clock is wild: then a majority is right.
     fn clock(&self) -> &AtomicI64 {
-        let at = if self.world.plan.seed.is_multiple_of(2) { self.victim } else { self.at };
-        if self.world.plan.seed % 2 == 1 {
+        let is_one = self.world.plan.seed.is_multiple_of(2);
+        let at = if is_one { self.world.plan.victim } else { self.plan.at };
+        if !is_one {
             self.world.judge.several_wild();
         }
         &self.world.machines[at].offset_ms
@@ -197,21 +276,22 @@ impl Inflicted {
 
     async fn move_the_clock(&self) {
         let offset = self.clock();
-        let hours = i64::try_from(self.hard).unwrap_or(0) - 500;
+        let hours = i64::try_from(self.plan.hard).unwrap_or(0) - 500;
         offset.fetch_add(hours * 36_000, Ordering::Relaxed);
-        runtime::sleep(self.length).await;
-        if self.hard.is_multiple_of(2) {
+        runtime::sleep(self.plan.length).await;
+        if self.plan.hard.is_multiple_of(2) {
             offset.store(0, Ordering::Relaxed);
         }
     }
 
     async fn bend_the_clock(&self) {
-        const STEP_MS: u64 = 20;
+        const STEP: Duration = Duration::from_millis(20);
         let offset = self.clock();
-        let step = i64::try_from(self.hard % 41).unwrap_or(0) - 20;
-        for _ in 0..millis(self.length) / STEP_MS {
+        let step = i64::try_from(self.plan.hard % 41).unwrap_or(0) - 20;
+        let ends = runtime::now() + self.plan.length;
+        while runtime::now() < ends {
             offset.fetch_add(step, Ordering::Relaxed);
-            runtime::sleep(Duration::from_millis(STEP_MS)).await;
+            runtime::sleep(STEP).await;
         }
     }
 }

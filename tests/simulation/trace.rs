@@ -7,41 +7,55 @@ use holdfast::runtime::since_start_ms;
 use parking_lot::Mutex;
 use xxhash_rust::xxh3::Xxh3;
 
-const TAIL_LINES: usize = 150;
+const TAIL_LINES: usize = 40;
 
-/// The trace of one run.
+/// The trace of one run: each line is a virtual time, who, and what.
 pub(crate) struct Trace {
     state: Mutex<State>,
     /// Whether each line is printed as it comes.
-    loud: bool,
+    is_loud: bool,
 }
 
 struct State {
     hash: Xxh3,
-    lines: u64,
     tail: VecDeque<String>,
 }
 
 impl Trace {
-    pub(crate) fn new() -> Trace {
-        let state = State { hash: Xxh3::new(), lines: 0, tail: VecDeque::new() };
-        Trace { state: Mutex::new(state), loud: std::env::var_os("SIM_TRACE").is_some() }
+    /// A trace that is hashed, and its end kept.
+    pub(crate) fn quiet() -> Trace {
+        Trace::new(false)
     }
 
-    /// Adds a line.
-    pub(crate) fn say(&self, line: impl AsRef<str>) {
-        let line = format!("{:>7} {}", since_start_ms(), line.as_ref());
-        if self.loud {
+    /// A trace that is printed, too.
+    pub(crate) fn loud() -> Trace {
+        Trace::new(true)
+    }
+
+    fn new(is_loud: bool) -> Trace {
+        let state = State { hash: Xxh3::new(), tail: VecDeque::new() };
+        Trace { state: Mutex::new(state), is_loud }
+    }
+
+    /// Adds a line about somebody.
+    pub(crate) fn say(&self, who: &str, what: impl AsRef<str>) {
+        let ms = since_start_ms();
+        let line = format!("{:>4}.{:03} {who:<8} {}", ms / 1_000, ms % 1_000, what.as_ref());
+        if self.is_loud {
             println!("{line}");
         }
         let mut state = self.state.lock();
         state.hash.update(line.as_bytes());
         state.hash.update(b"\n");
-        state.lines += 1;
-        state.tail.push_back(line);
-        if state.tail.len() > TAIL_LINES {
+        if state.tail.len() == TAIL_LINES {
             state.tail.pop_front();
         }
+        state.tail.push_back(line);
+    }
+
+    /// Adds a line about a node.
+    pub(crate) fn say_of(&self, node: u64, what: impl AsRef<str>) {
+        self.say(&format!("n{node}"), what);
     }
 
     /// Returns the hash of everything said so far.

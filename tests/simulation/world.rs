@@ -3,8 +3,10 @@
 //! A machine outlives its node: its disk, its page databases and its wall clock. Each life of the
 //! node gets a mount of the disk, an end of the wire and tasks of its own; all three die with it.
 
+use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -14,6 +16,7 @@ use holdfast::http::{self, Front};
 use holdfast::ledger::{NodeId, Turn};
 use holdfast::node::{Counter, NodeError, Office, Parts};
 use holdfast::peer::{Network, PeerLimits, SimNetwork, Spawner};
+use holdfast::raft::Witness;
 use holdfast::runtime::life::{self, Life};
 use holdfast::runtime::{self, now};
 use holdfast::shard::Role;
@@ -26,8 +29,10 @@ use rand::{Rng as _, RngExt as _};
 use tokio::sync::oneshot;
 use tower::ServiceExt as _;
 
+use super::cut::Cut;
 use super::judge::Judge;
-use super::plan::{NODES, Plan, stream};
+use super::plan::{Kind, NODES, Plan, stream};
+use super::stock::Stocks;
 use super::trace::Trace;
 
 /// One machine.
@@ -37,6 +42,8 @@ pub(crate) struct Machine {
     pub(crate) pages: Vec<SimPages>,
     pub(crate) offset_ms: Arc<AtomicI64>,
     node: Mutex<NodeNow>,
+    /// Its log was damaged or lost: whatever runs here is no member any more (law 10).
+    lost: AtomicBool,
 }
 
 /// The node that runs on a machine now.
@@ -46,20 +53,44 @@ struct NodeNow {
     number: u64,
     life: Option<Life>,
     open: Option<(Arc<Office>, axum::Router)>,
-    /// It may not come back by itself now.
+    /// It does not come back by itself.
     kept_down: bool,
+    /// A bit of its disk was flipped: it may refuse to start.
+    flipped: bool,
+    /// How often in a row it did not start.
+    failures: u32,
 }
+
+/// After so many failed starts a node whose disk has a flipped bit is given up.
+const FAILURES_MAX: u32 = 12;
 
 /// The whole simulated world of one seed.
 pub(crate) struct World {
     pub(crate) plan: Plan,
+    pub(crate) cut: Cut,
     pub(crate) trace: Trace,
     pub(crate) judge: Judge,
     pub(crate) wire: SimNetwork,
     pub(crate) machines: Vec<Machine>,
+    pub(crate) stocks: Mutex<Stocks>,
+    pub(crate) tally: Tally,
+    /// The members, as they were told at the founding.
+    pub(crate) members: Mutex<Vec<serde_json::Value>>,
     rng: Mutex<SmallRng>,
-    calls: AtomicU64,
+    faults_over: AtomicBool,
 }
+
+/// What a run did.
+#[derive(Default)]
+pub(crate) struct Tally {
+    pub(crate) calls: AtomicU64,
+    pub(crate) decisions: AtomicU32,
+    pub(crate) faults: Mutex<BTreeMap<Kind, u32>>,
+    pub(crate) refused_starts: AtomicU32,
+}
+
+/// Decisions of a run, at most.
+const DECISIONS_MAX: u32 = 5_000;
 
 /// What a client sends.
 #[derive(Debug, Clone)]
@@ -68,22 +99,28 @@ pub(crate) struct Ask {
     pub(crate) path: String,
     pub(crate) key: Option<String>,
     pub(crate) body: Option<serde_json::Value>,
+    /// The revision that a change stands on.
+    pub(crate) if_match: Option<u64>,
     pub(crate) deadline_ms: u64,
 }
 
 impl Ask {
+    pub(crate) fn new(method: &'static str, path: impl Into<String>) -> Ask {
+        let path = path.into();
+        Ask { method, path, key: None, body: None, if_match: None, deadline_ms: 2_000 }
+    }
+
     pub(crate) fn get(path: impl Into<String>) -> Ask {
-        Ask { method: "GET", path: path.into(), key: None, body: None, deadline_ms: 2_000 }
+        Ask::new("GET", path)
     }
 
     pub(crate) fn post(path: impl Into<String>, key: &str, body: serde_json::Value) -> Ask {
         let key = Some(key.to_owned());
-        Ask { method: "POST", path: path.into(), key, body: Some(body), deadline_ms: 2_000 }
+        Ask { key, body: Some(body), ..Ask::new("POST", path) }
     }
 
     pub(crate) fn put(path: impl Into<String>, body: serde_json::Value) -> Ask {
-        let body = Some(body);
-        Ask { method: "PUT", path: path.into(), key: None, body, deadline_ms: 2_000 }
+        Ask { body: Some(body), ..Ask::new("PUT", path) }
     }
 }
 
@@ -144,8 +181,8 @@ impl Answer {
 }
 
 impl World {
-    pub(crate) fn new(plan: Plan) -> Arc<World> {
-        let seed = plan.seed;
+    pub(crate) fn new(plan: Plan, cut: Cut, trace: Trace) -> Arc<World> {
+        let seed = plan.seed ^ plan.salt << 40;
         let wire = SimNetwork::new(seed ^ 0x5157, plan.wire.clone());
         let machines = (0..NODES).map(|at| {
             let disk = SimDisk::new();
@@ -159,18 +196,48 @@ impl World {
                     .collect(),
                 offset_ms: Arc::new(AtomicI64::new(0)),
                 node: Mutex::default(),
+                lost: AtomicBool::new(false),
             }
         });
-        let machines = machines.collect();
-        let rng = Mutex::new(stream(seed, 2));
-        let calls = AtomicU64::new(0);
-        let (trace, judge) = (Trace::new(), Judge::default());
-        Arc::new(World { plan, trace, judge, wire, machines, rng, calls })
+        Arc::new(World {
+            machines: machines.collect(),
+            stocks: Mutex::new(Stocks::of(&plan.items)),
+            rng: Mutex::new(stream(seed, 2)),
+            plan,
+            cut,
+            trace,
+            judge: Judge::default(),
+            wire,
+            tally: Tally::default(),
+            members: Mutex::default(),
+            faults_over: AtomicBool::new(false),
+        })
+    }
+
+    /// Returns what shall see every entry that any replica applies.
+    pub(crate) fn witness(self: &Arc<World>) -> Witness {
+        let world = Arc::downgrade(self);
+        Rc::new(move |shard, position, ledger| {
+            let Some(world) = world.upgrade() else { return };
+            let node = Life::present().map_or(0, |life| life.node());
+            let index = position.index.0;
+            let commit = Commit {
+                shard: shard.0,
+                term: position.leader.term,
+                node: position.leader.node.0,
+                index,
+            };
+            let seen = world.judge.see_entry(node, commit, ledger.now().0, ledger.digest());
+            let seen = seen.and_then(|()| world.stocks.lock().see(shard, index, ledger));
+            if let Err(law) = seen {
+                world.broken(law);
+            }
+        })
     }
 
     /// Notes that a law is broken.
     pub(crate) fn broken(&self, law: impl AsRef<str>) {
-        self.trace.say(format!("BROKEN: {}", law.as_ref()));
+        self.trace.say("BROKEN", law.as_ref());
         self.judge.broken(law.as_ref());
     }
 
@@ -178,9 +245,55 @@ impl World {
         self.rng.lock().random_range(range)
     }
 
-    /// Returns how many calls were made.
-    pub(crate) fn calls(&self) -> u64 {
-        self.calls.load(Ordering::Relaxed)
+    /// Notes that a fault begins.
+    pub(crate) fn begin_fault(&self, kind: Kind) {
+        *self.tally.faults.lock().entry(kind).or_default() += 1;
+    }
+
+    /// Notes that no more faults come.
+    pub(crate) fn faults_are_over(&self) {
+        self.faults_over.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns the number of the next decision that a client is to make, or `None` when the run has
+    /// had enough calls and faults.
+    pub(crate) fn next_decision(&self) -> Option<u32> {
+        loop {
+            let number = self.tally.decisions.load(Ordering::Relaxed);
+            let kept = &self.cut.decisions;
+            let is_over = match &kept.0 {
+                Some(_) => kept.is_over(number),
+                None => {
+                    let calls = self.tally.calls.load(Ordering::Relaxed);
+                    let faults: u32 = self.tally.faults.lock().values().sum();
+                    let hurt =
+                        faults >= self.plan.faults || self.faults_over.load(Ordering::Relaxed);
+                    calls >= self.plan.calls && hurt
+                }
+            };
+            if is_over || number >= DECISIONS_MAX || self.judge.is_broken() {
+                return None;
+            }
+            self.tally.decisions.store(number + 1, Ordering::Relaxed);
+            if kept.has(number) {
+                return Some(number);
+            }
+        }
+    }
+
+    /// Tells whether what runs on a machine is no member any more.
+    pub(crate) fn is_lost(&self, at: usize) -> bool {
+        self.machines[at].lost.load(Ordering::Relaxed)
+    }
+
+    /// Returns the machines whose nodes are members.
+    pub(crate) fn members_at(&self) -> Vec<usize> {
+        (0..NODES).filter(|at| !self.is_lost(*at)).collect()
+    }
+
+    /// Returns the life of the node that runs on a machine now.
+    pub(crate) fn life(&self, at: usize) -> Option<Life> {
+        self.machines[at].node.lock().life.clone()
     }
 
     fn config(&self, machine: &Machine) -> Config {
@@ -231,7 +344,7 @@ impl World {
                 return true;
             }
             node.number += 1;
-            let life = Life::begin();
+            let life = Life::of(machine.id);
             node.life = Some(life.clone());
             (life, node.number)
         };
@@ -244,20 +357,34 @@ impl World {
         let Ok(opened) = opened.await else { return true };
         match opened {
             Ok(office) => {
-                self.trace.say(format!("n{} is open (life {number})", machine.id));
+                self.trace.say_of(machine.id, format!("is open (life {number})"));
                 let front =
                     Front::new(Arc::new(Counter(Arc::clone(&office))), http::Limits::default());
-                machine.node.lock().open = Some((office, http::router(&front)));
+                let mut node = machine.node.lock();
+                (node.open, node.failures) = (Some((office, http::router(&front))), 0);
                 true
             }
             Err(error) => {
-                self.trace.say(format!("n{} does not open: {error}", machine.id));
-                if is_loss(&error) {
+                self.trace.say_of(machine.id, format!("does not open: {error}"));
+                let (is_flipped, failures) = {
+                    let mut node = machine.node.lock();
+                    node.failures += 1;
+                    (node.flipped, node.failures)
+                };
+                // A disk that errs for a while lets it open later.
+                let is_loss = is_loss(&error) || (is_flipped && failures > FAILURES_MAX);
+                if is_loss && !is_flipped && !self.is_lost(at) {
                     self.broken(format!("n{} lost its log to a crash: {error}", machine.id));
                 }
                 self.end_life(at, false);
                 machine.disk.process_kill();
-                false
+                if is_loss {
+                    // It refuses, as it must: nobody but an operator can help.
+                    self.tally.refused_starts.fetch_add(1, Ordering::Relaxed);
+                    machine.lost.store(true, Ordering::Relaxed);
+                    machine.node.lock().kept_down = true;
+                }
+                is_loss
             }
         }
     }
@@ -289,6 +416,98 @@ impl World {
     pub(crate) fn kill(&self, at: usize) {
         self.end_life(at, false);
         self.machines[at].disk.process_kill();
+    }
+
+    /// Stops a node's process as an operator does, and as SIGTERM does: leaderships are handed over,
+    /// then it ends.
+    pub(crate) async fn stop_in_order(&self, at: usize) {
+        /// The longest that an operator waits.
+        const PATIENCE: Duration = Duration::from_secs(5);
+        let running = {
+            let node = self.machines[at].node.lock();
+            let office = node.open.as_ref().map(|(office, _)| Arc::clone(office));
+            node.life.clone().zip(office)
+        };
+        if let Some((life, office)) = running {
+            let stopping = life.spawn(async move {
+                office.drain().await;
+                office.stop().await;
+            });
+            let stopped = runtime::timeout(PATIENCE, stopping).await.is_ok();
+            let word = if stopped { "stopped in order" } else { "is killed: it did not stop" };
+            self.trace.say_of(self.machines[at].id, word);
+        }
+        self.kill(at);
+    }
+
+    /// Flips a bit of a machine's log or of what else its node keeps, at rest.
+    pub(crate) fn flip_a_bit(&self, at: usize) {
+        let machine = &self.machines[at];
+        if machine.lost.load(Ordering::Relaxed) {
+            return;
+        }
+        let files: Vec<_> = machine
+            .disk
+            .files()
+            .into_iter()
+            .map(|path| (machine.disk.contents(&path).unwrap_or_default().len(), path))
+            .filter(|(length, _)| *length > 0)
+            .collect();
+        if files.is_empty() {
+            return;
+        }
+        let (length, path) = &files[self.pick(files.len())];
+        // Logs are mostly zeros that are not written yet: most flips hit what is.
+        let used = machine.disk.contents(path).unwrap_or_default();
+        let used = used.iter().rposition(|byte| *byte != 0).map_or(*length, |last| last + 1);
+        let offset = self.pick(if self.draw(0..8) == 0 { *length } else { used });
+        let bit = u32::try_from(self.draw(0..8)).unwrap_or(0);
+        machine.node.lock().flipped = true;
+        machine.disk.flip(path, offset as u64, 1_u8 << bit);
+        self.trace.say_of(machine.id, format!("bit {bit} of {}:{offset} flips", path.display()));
+    }
+
+    fn pick(&self, of: usize) -> usize {
+        usize::try_from(self.draw(0..of as u64)).expect("less than a usize")
+    }
+
+    /// Empties a machine whose node is down.
+    pub(crate) fn wipe(&self, at: usize) {
+        let machine = &self.machines[at];
+        machine.lost.store(true, Ordering::Relaxed);
+        machine.node.lock().kept_down = false;
+        machine.disk.wipe();
+        for pages in &machine.pages {
+            pages.damage(Turn::A, SimDamage::Deleted);
+            pages.damage(Turn::B, SimDamage::Deleted);
+        }
+        self.trace.say_of(machine.id, "lost everything");
+    }
+
+    /// Tells the empty node of a wiped machine that it is its old self, as somebody may who knows
+    /// the cluster's id. The others must not believe it.
+    pub(crate) async fn adopt_again(self: &Arc<World>, at: usize) {
+        let adopt = Ask::post("/admin/v1/adopt", "adopt", self.adoption(at));
+        let Told::Answer(answer) = self.call(at, adopt).await else { return };
+        let Some(log_uuid) = answer.body.get("log_uuid").cloned() else { return };
+        let mut members = self.members.lock().clone();
+        members[at]["log_uuid"] = log_uuid;
+        let begin = Ask::post("/admin/v1/begin", "begin", serde_json::json!({"members": members}));
+        self.call(at, begin).await;
+    }
+
+    /// What tells a node which it is.
+    pub(crate) fn adoption(&self, at: usize) -> serde_json::Value {
+        let hex = |n: u64| format!("{n:032x}");
+        serde_json::json!({
+            "cluster_id": hex(self.plan.seed + 1),
+            "node": at + 1,
+            "settings": {
+                "shards": self.plan.shards, "tag_key": hex(self.plan.seed + 2), "slots": 16,
+                "sweep_max": 8, "receipt_retention_ms": 86_400_000_u64,
+                "sold_retention_ms": 7_776_000_000_u64,
+            },
+        })
     }
 
     /// Damages page databases of a machine whose node is down.
@@ -336,6 +555,11 @@ impl World {
         self.status(at).map_or(0, |status| status.shards.iter().filter(is_leader).count())
     }
 
+    /// Returns how many transfers of stock were sent by the shards that a node led.
+    pub(crate) fn transfers(&self, at: usize) -> u64 {
+        self.status(at).map_or(0, |status| status.stock.sends)
+    }
+
     /// Tells why a node takes no part any more.
     pub(crate) fn failure(&self, at: usize) -> Option<String> {
         let status = self.status(at)?;
@@ -346,13 +570,13 @@ impl World {
     /// Sends a request to a node and waits for what comes, but no longer than its deadline and a
     /// while.
     pub(crate) async fn call(self: &Arc<World>, at: usize, ask: Ask) -> Told {
-        self.calls.fetch_add(1, Ordering::Relaxed);
+        self.tally.calls.fetch_add(1, Ordering::Relaxed);
         let patience = Duration::from_millis(ask.deadline_ms + 200);
         let (there, back) = (self.draw(50..3_000), self.draw(50..3_000));
-        let late = self.draw(0..1_000) < u64::from(self.plan.impatience);
+        let late = self.draw(0..1_000) < self.plan.impatience;
         // A late one sits in some socket, and nobody waits for its answer any more.
         let there = if late { self.draw(1_000..6_000_000) } else { there };
-        let lost = self.draw(0..1_000) < u64::from(self.plan.impatience) / 4;
+        let lost = self.draw(0..1_000) < self.plan.impatience / 4;
         let (world, asked) = (Arc::clone(self), ask);
         let (done, told) = oneshot::channel();
         drop(life::spawn_in_the_world(async move {
@@ -368,7 +592,7 @@ impl World {
     }
 
     /// Lets a node answer a request that has arrived.
-    async fn carry_out(self: &Arc<World>, at: usize, ask: Ask) -> Told {
+    pub(crate) async fn carry_out(self: &Arc<World>, at: usize, ask: Ask) -> Told {
         let (life, router) = {
             let node = self.machines[at].node.lock();
             match (&node.life, &node.open) {
@@ -378,6 +602,9 @@ impl World {
         };
         let request = ask.request();
         let arrived = now();
+        // A stopped process keeps no deadline.
+        let (stops, was_stopped) = (life.stops(), life.is_stopped());
+        let is_undisturbed = || !was_stopped && life.stops() == stops && !life.is_stopped();
         let (done, answered) = oneshot::channel();
         drop(life.spawn(async move {
             let response = router.oneshot(request).await.expect("the router cannot fail");
@@ -388,12 +615,10 @@ impl World {
         // No call hangs: it is answered by its deadline.
         let limit = Duration::from_millis(ask.deadline_ms);
         let Ok(answered) = runtime::timeout_at(arrived + limit + GRACE, answered).await else {
-            self.broken(format!(
-                "n{} left {} {} unanswered past its deadline",
-                at + 1,
-                ask.method,
-                ask.path
-            ));
+            if is_undisturbed() {
+                let (at, method, path) = (at + 1, ask.method, &ask.path);
+                self.broken(format!("n{at} left {method} {path} unanswered past its deadline"));
+            }
             return Told::Lost;
         };
         let Ok((head, body)) = answered else { return Told::Lost };
@@ -406,18 +631,20 @@ impl World {
             body: serde_json::from_slice(&body).unwrap_or_default(),
         };
         let words = if answer.status < 400 { "" } else { answer.slug() };
-        self.trace.say(format!(
-            "n{} {} {} key={} → {} {words} {} took={:?} hash={:016x}",
-            at + 1,
-            ask.method,
-            ask.path,
-            ask.key.as_deref().unwrap_or("-"),
-            answer.status,
-            text("holdfast-commit").unwrap_or("-"),
-            now() - arrived,
-            xxhash_rust::xxh3::xxh3_64(&body),
-        ));
-        if now() - arrived > limit {
+        let took = now() - arrived;
+        self.trace.say_of(
+            at as u64 + 1,
+            format!(
+                "{} {} key={} → {} {words} {} took={took:?} hash={:016x}",
+                ask.method,
+                ask.path,
+                ask.key.as_deref().unwrap_or("-"),
+                answer.status,
+                text("holdfast-commit").unwrap_or("-"),
+                xxhash_rust::xxh3::xxh3_64(&body),
+            ),
+        );
+        if took > limit && is_undisturbed() {
             self.broken(format!("an answer of n{} came past its deadline: {ask:?}", at + 1));
         }
         if let Err(why) = self.judge.hear(&ask, &answer) {
@@ -450,6 +677,10 @@ impl Ask {
             .header("holdfast-deadline-ms", self.deadline_ms);
         let builder = match &self.key {
             Some(key) => builder.header("idempotency-key", key),
+            None => builder,
+        };
+        let builder = match self.if_match {
+            Some(revision) => builder.header("if-match", format!("\"{revision}\"")),
             None => builder,
         };
         let body = self.body.as_ref().map(|body| body.to_string());

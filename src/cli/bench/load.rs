@@ -204,7 +204,9 @@ impl Lane {
     async fn run(&mut self) {
         while !self.shared.over() && now() < self.shared.until {
             match self.shared.plan.mode {
-                Mode::Unary | Mode::SoldOut | Mode::Tail | Mode::Empty => self.place_one().await,
+                Mode::Unary | Mode::SoldOut | Mode::Tail | Mode::Empty | Mode::Rolling => {
+                    self.place_one().await;
+                }
                 Mode::Batch | Mode::Preload | Mode::Restart => self.place_batch().await,
                 Mode::LifeCycle => self.live().await,
             }

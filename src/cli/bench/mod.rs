@@ -10,6 +10,7 @@ mod memory;
 mod moments;
 mod report;
 mod request;
+mod rolling;
 mod routes;
 mod run;
 mod scrape;
@@ -47,6 +48,8 @@ pub(super) enum Mode {
     Empty,
     /// Places `--holds` holds and tells the memory of each (needs --cluster).
     Preload,
+    /// Restarts every node in turn under `--rate` placements a second (needs --cluster).
+    Rolling,
     /// Preloads, stops all nodes, and tells how long they take to serve again (needs --cluster).
     Restart,
 }
@@ -58,6 +61,7 @@ pub(super) enum Mode {
   holdfast bench sold-out --compare-empty --cluster 3
   holdfast bench unary --kill-leader --cluster 3
   holdfast bench restart --holds 1000000 --cluster 3
+  holdfast bench rolling --rate 5000 --cluster 3
   holdfast bench unary --buckets 4 --cluster 3
   holdfast bench batch --batch 1000 --buckets 4 --skew 50 --cluster 3
   holdfast bench unary --buckets 8 --kill-leader --cluster 3
@@ -109,6 +113,10 @@ pub(super) struct Bench {
     /// Operations a request in `batch`, `preload` and `restart`.
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=1_000))]
     batch: u64,
+    /// Placements a second in `rolling`, due at that rate whatever the answers do.
+    #[arg(long, default_value_t = 5_000,
+        value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    rate: u64,
     /// Threads of the load generator, each with its own event loop.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: u16,
@@ -157,7 +165,7 @@ impl Bench {
     }
 
     pub(super) async fn run(self, reach: Reach) -> Result<(), Failure> {
-        let needs_cluster = matches!(self.mode, Mode::Preload | Mode::Restart);
+        let needs_cluster = matches!(self.mode, Mode::Preload | Mode::Restart | Mode::Rolling);
         if needs_cluster && self.cluster.is_none() {
             return Err(Failure::Usage("this measurement needs --cluster N".into()));
         }
@@ -177,6 +185,7 @@ impl Bench {
     async fn measure(self, reach: &Reach) -> Result<(), Failure> {
         match self.mode {
             Mode::Preload | Mode::Restart => memory::run(self, reach).await,
+            Mode::Rolling => rolling::run(self, reach).await,
             Mode::Empty => run::empty_only(self, reach).await,
             Mode::Unary | Mode::Batch | Mode::SoldOut | Mode::LifeCycle | Mode::Tail => {
                 run::measure(self, reach).await

@@ -210,6 +210,7 @@ pub(super) fn words_of(bench: &Bench) -> String {
         Mode::Empty => "an empty handler".to_owned(),
         Mode::Preload => format!("{} holds placed", bench.holds),
         Mode::Restart => format!("a restart with {} holds", bench.holds),
+        Mode::Rolling => format!("a rolling restart under {} placements/s", bench.rate),
     };
     let nodes = match bench.cluster {
         Some(nodes) => format!(", {nodes} nodes on this machine"),

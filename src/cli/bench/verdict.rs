@@ -184,6 +184,7 @@ impl Verdict {
             | Mode::SoldOut
             | Mode::Tail
             | Mode::Preload
+            | Mode::Rolling
             | Mode::Restart => {
                 self.within("held or sold", held + sold, made, made + self.unknown_left);
             }

@@ -102,7 +102,7 @@ impl Book {
             Route::Audit => self.audit(),
             Route::ReadLayout => self.read_layout(),
             Route::PutLayout => self.put_layout(),
-            Route::ReadOperation => self.read_item_operation(),
+            Route::ReadItemOperation => self.read_item_operation(),
             Route::ListTransfers => self.list_transfers(),
             Route::MoveStock => self.move_stock(),
             Route::SoldOut => self.sold_out(),
@@ -151,6 +151,27 @@ impl Book {
             Route::Begin => self.founding::<api::Begin, api::Begun>(
                 "Second step of cluster init: the shards open with these members",
             ),
+            Route::ListNodes => self.seen::<api::NodeList>("Lists the nodes and their operations"),
+            Route::AddNode => self.add_node(),
+            Route::RemoveNode => self.begun("Takes a node out of every shard, for good", true),
+            Route::PromoteNode => self.begun("Lets a learner vote in every shard", false),
+            Route::DemoteNode => self.begun("Takes a voter's vote in every shard", true),
+            Route::DrainNode => {
+                self.begun("Hands a node's leaderships over, and gives it none", false)
+            }
+            Route::UndrainNode => self.begun("Lets a drained node lead again", false),
+            Route::ReplaceNode => self.replace_node(),
+            Route::Join => self.join_cluster(),
+            Route::ListShards => self.seen::<api::ShardList>("Lists the shards and their members"),
+            Route::MoveLeader => self.move_leader(),
+            Route::CheckpointShard => self.at_once("Makes a checkpoint of a shard on its leader"),
+            Route::ListOperations => {
+                self.seen::<api::OperationList>("Lists the operations on the nodes")
+            }
+            Route::ReadOperation => self
+                .seen::<api::NodeOperation>("Reads an operation, its steps and its progress")
+                .or(&[K::NotFound]),
+            Route::CancelOperation => self.cancel_operation(),
             Route::Livez => Entry::new("node", "Whether the node answers").says_text(200, "Alive."),
             Route::Readyz => readyz(),
             Route::Metrics => Entry::new("node", "Metrics").says_text(200, "Prometheus text."),

@@ -6,6 +6,7 @@
 
 mod entry;
 mod layouts;
+mod nodes;
 mod parameter;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -131,6 +132,8 @@ impl Book {
             .filter_map(|part| part.strip_prefix('{').and_then(|part| part.strip_suffix('}')))
         {
             let words = match name {
+                "id" if !v1 => "The number of a node or an operation.",
+                "shard" => "The shard's number.",
                 "id" => "The hold's id, as the server gave it.",
                 "key" => "The idempotency key of a placement.",
                 "slug" => "The last part of a problem's type.",

@@ -89,3 +89,26 @@ fn stock_travels_between_ledgers_and_nothing_is_lost() {
         assert_eq!(back.digest(), ledger.digest());
     }
 }
+
+#[test]
+fn a_recount_goes_on_where_it_stopped_and_tells_which_bucket_is_astray() {
+    let mut shard = Shard::new(settings());
+    shard.one(1_000, define(100_000));
+    for entry in 0..20_u64 {
+        let places = (0..1_000).map(|n| place(&format!("b{entry}-{n}"), "k", 1)).collect();
+        shard.apply(2_000 + entry, places);
+    }
+    let count = |ledger: &Ledger, from| match ledger.query(&Query::Recount { name: name(), from }) {
+        Found::Recount(recount) => recount,
+        other => panic!("expected a recount, got {other:?}"),
+    };
+    let first = count(&shard.ledger, None);
+    assert!(first.next.is_some(), "20,000 holds are more than one step");
+    assert_eq!(count(&shard.ledger, first.next).next, None);
+    let bucket = shard.ledger.buckets.values_mut().next().expect("it has one");
+    let slots = bucket.slots.iter_mut().flatten();
+    slots.last().expect("some slot is used").units.1 += 7;
+    assert_eq!(count(&shard.ledger, None).astray, []);
+    let astray = count(&shard.ledger, first.next).astray;
+    assert_eq!(astray, [Astray { bucket: BucketId(0), held: 0, sold: -7 }]);
+}

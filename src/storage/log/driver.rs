@@ -21,10 +21,13 @@ use super::segment::{Location, SegmentFiles, Spares};
 use super::{Log, LogHealth, Record};
 use crate::ledger::ShardId;
 use crate::runtime::{self, Instant};
+use crate::storage::disk::is_full;
 
 /// Told once whether what was asked is durable. Runs on the disk's thread: it must not block.
 pub type Done = Box<dyn FnOnce(io::Result<()>) + Send>;
 
+/// How often a full disk is asked for room again.
+const ROOM_AGAIN_AFTER: Duration = Duration::from_millis(100);
 /// How long a failed preparation of a segment rests before the next attempt.
 const PREPARE_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
@@ -126,6 +129,11 @@ impl Queue {
         Ok(ticket)
     }
 
+    /// Tells whether no more requests are taken.
+    fn is_closed(&self) -> bool {
+        self.state.lock().closed
+    }
+
     /// Fails once the log has.
     pub(super) fn check(&self) -> io::Result<()> {
         match &self.state.lock().failed {
@@ -213,6 +221,8 @@ struct Gauges {
     frames: u64,
     syncs: u64,
     sync_us: Histogram<u64>,
+    /// Since when the driver has been waiting for room on the disk.
+    roomless_since: Option<Instant>,
     removal_error: Option<String>,
 }
 
@@ -228,6 +238,7 @@ impl Shared {
             oldest_unsynced: oldest.map(|since| runtime::now() - since),
             queued,
             failed,
+            waits_for_room: gauges.roomless_since.map(|since| runtime::now() - since),
             housekeeping: self.spares.error().or_else(|| gauges.removal_error.clone()),
             segments: self.files.count(),
             spares: self.spares.count(),
@@ -272,6 +283,7 @@ pub(super) fn start(
             frames: log.sequence(),
             syncs: 0,
             sync_us,
+            roomless_since: None,
             removal_error: None,
         }),
         #[cfg(not(feature = "sim"))]
@@ -347,7 +359,7 @@ impl Driver {
         while outcome.is_ok()
             && let Some(mut group) = self.shared.queue.drain().await
         {
-            let written = self.write(&mut group);
+            let written = self.write(&mut group).await;
             let synced = match written {
                 Err(error) => Err(error),
                 Ok(locations) => {
@@ -365,14 +377,58 @@ impl Driver {
     }
 
     /// Writes a drained group; returns where each request's entries lie.
+    #[cfg(not(feature = "sim"))]
     fn write(&mut self, group: &mut [Submitted]) -> io::Result<Vec<Vec<Location>>> {
         let mut locations = Vec::with_capacity(group.len());
         for submitted in group.iter() {
             let request = &submitted.request;
+            while !self.finds_room(&request.record)? {
+                std::thread::sleep(ROOM_AGAIN_AFTER);
+            }
             locations.push(self.log.place(request.shard, &request.record)?);
         }
         self.log.write()?;
         Ok(locations)
+    }
+
+    /// Writes a drained group; returns where each request's entries lie.
+    #[cfg(feature = "sim")]
+    async fn write(&mut self, group: &mut [Submitted]) -> io::Result<Vec<Vec<Location>>> {
+        let mut locations = Vec::with_capacity(group.len());
+        for submitted in group.iter() {
+            let request = &submitted.request;
+            while !self.finds_room(&request.record)? {
+                runtime::sleep(ROOM_AGAIN_AFTER).await;
+            }
+            locations.push(self.log.place(request.shard, &request.record)?);
+        }
+        self.log.write()?;
+        Ok(locations)
+    }
+
+    /// Makes the segments ready that a record begins; `false` while the disk has no room for them.
+    /// Nothing was written then that would have to be believed, so waiting for room is no second
+    /// try: the record goes where it would have gone. A log that is being closed waits no longer.
+    fn finds_room(&self, record: &Record) -> io::Result<bool> {
+        let prepared = self.log.prepare_for(record);
+        let found = match prepared {
+            Ok(()) => true,
+            Err(error) if is_full(&error) && !self.shared.queue.is_closed() => false,
+            Err(error) => return Err(error),
+        };
+        let mut gauges = self.shared.gauges.lock();
+        match (found, gauges.roomless_since) {
+            (false, None) => {
+                tracing::error!("the disk is full: the write-ahead log waits for room");
+                gauges.roomless_since = Some(runtime::now());
+            }
+            (true, Some(_)) => {
+                tracing::warn!("there is room on the disk again: the write-ahead log goes on");
+                gauges.roomless_since = None;
+            }
+            (false, Some(_)) | (true, None) => {}
+        }
+        Ok(found)
     }
 
     fn sync(&mut self, begun: Instant) -> io::Result<()> {

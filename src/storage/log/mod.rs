@@ -12,6 +12,13 @@
 //! uuid, the segment's size, and every shard's vote, purge mark and bounds, so that segments before
 //! it can go. Frames follow; their sequence counts +1 across the whole log. `synced`: see below.
 //!
+//! # A full disk
+//!
+//! Frames go to places that were written before, so only a new segment needs room. It is made ready
+//! before any frame for it is encoded; when there is no room for that, the log waits and takes no
+//! further step until there is. That is the one thing that is tried again: a preparation begins
+//! with an empty file and leaves nothing that anybody believed.
+//!
 //! # Torn is not damaged is not lost
 //!
 //! Reading stops at the first frame that is not whole or not the next of the sequence. What was
@@ -48,6 +55,7 @@
 mod driver;
 mod frame;
 mod index;
+mod look;
 mod node;
 mod recovery;
 mod segment;
@@ -63,6 +71,7 @@ use serde::{Deserialize, Serialize};
 
 pub use driver::Done;
 pub use index::ShardIndex;
+pub use look::ReadLog;
 pub use node::{NodeLog, ShardLog};
 pub use stream::{Log, Record};
 
@@ -218,6 +227,9 @@ pub struct LogHealth {
     pub queued: usize,
     /// Why the log accepts nothing any more; `None` while it does.
     pub failed: Option<String>,
+    /// How long it has been waiting for room on a full disk to begin its next segment; `None` when
+    /// it does not. It goes on by itself when there is room.
+    pub waits_for_room: Option<Duration>,
     /// Why the next segment could not be prepared, or a dead one removed; `None` when all is well.
     /// The log fails when it needs that segment.
     pub housekeeping: Option<String>,

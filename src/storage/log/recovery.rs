@@ -12,11 +12,12 @@ use bytes::Bytes;
 
 use super::frame::{ALIGN, HEADER_BYTES, Header, Kind, uuid_tag};
 use super::index::ShardIndex;
-use super::segment::{Location, SegmentStart, segment_number, segment_path};
+use super::segment::{Location, SegmentStart, ShardMark, segment_number, segment_path};
 use super::synced::{FILE_NAME, SyncedFile, SyncedMark};
 use super::{LogEntry, LogError, LogOptions};
 use crate::codec;
 use crate::ledger::ShardId;
+use crate::planted::{Fault, planted};
 use crate::storage::disk::{Disk, DiskFile};
 
 /// A segment that frames lie in.
@@ -54,6 +55,8 @@ struct Scan<'a> {
     dir: &'a Path,
     uuid: [u8; 16],
     options: &'a LogOptions,
+    /// Whether damage and gaps are refused.
+    must_be_whole: bool,
     sequence: u64,
     /// The greatest sequence that anything says was synced.
     known_synced: u64,
@@ -76,6 +79,27 @@ pub(super) fn scan(
     dir: &Path,
     uuid: [u8; 16],
     options: &LogOptions,
+) -> Result<Scanned, LogError> {
+    scan_as(disk, dir, uuid, options, true)
+}
+
+/// Reads the log in `dir` as far as it is whole, whatever is missing behind that. Only for those
+/// who know that what the log promised is gone.
+pub(super) fn scan_to_the_damage(
+    disk: &dyn Disk,
+    dir: &Path,
+    uuid: [u8; 16],
+    options: &LogOptions,
+) -> Result<Scanned, LogError> {
+    scan_as(disk, dir, uuid, options, false)
+}
+
+fn scan_as(
+    disk: &dyn Disk,
+    dir: &Path,
+    uuid: [u8; 16],
+    options: &LogOptions,
+    must_be_whole: bool,
 ) -> Result<Scanned, LogError> {
     let names = match disk.list(dir) {
         Ok(names) => names,
@@ -102,8 +126,9 @@ pub(super) fn scan(
         dir,
         uuid,
         options,
+        must_be_whole,
         sequence: 0,
-        known_synced: mark.sequence,
+        known_synced: if planted(Fault::TailLost) { 0 } else { mark.sequence },
         mark,
         unsynced_from: None,
         segments: BTreeMap::new(),
@@ -190,7 +215,9 @@ impl Scan<'_> {
             }
         }
         let stop = stop.expect("the first segment of the run has begun, or was refused");
-        self.judge(&stop)?;
+        if self.must_be_whole {
+            self.judge(&stop)?;
+        }
         Ok((stop.offset, behind))
     }
 
@@ -209,12 +236,17 @@ impl Scan<'_> {
         if start.uuid != self.uuid {
             return Err(LogError::Foreign { expected: self.uuid, found: start.uuid });
         }
-        let due = first || header.sequence == self.sequence + 1;
+        let due = first || self.is_next(header.sequence);
         if due && (header.segment != number || start.segment_bytes != bytes.len() as u64) {
             let what = "the segment is not what its first frame says: another number or size";
             return Err(LogError::damaged(&path, bytes.len() as u64, what));
         }
         Ok(due)
+    }
+
+    /// Tells whether a frame of this sequence comes next, and another may come behind it.
+    fn is_next(&self, sequence: u64) -> bool {
+        sequence < u64::MAX && self.sequence.checked_add(1) == Some(sequence)
     }
 
     /// Replays the whole frames of a segment that has begun; returns where they end.
@@ -226,7 +258,7 @@ impl Scan<'_> {
                 Ok(frame) => frame,
                 Err(why) => break why,
             };
-            let due = (at == 0 && self.segments.len() == 1) || header.sequence == self.sequence + 1;
+            let due = (at == 0 && self.segments.len() == 1) || self.is_next(header.sequence);
             if header.tag != tag || header.segment != number || !due {
                 break "a frame of another log, segment or place in the sequence";
             }
@@ -237,7 +269,7 @@ impl Scan<'_> {
             self.replay(&header, payload, number, offset)
                 .map_err(|what| LogError::damaged(&segment_path(self.dir, number), offset, what))?;
             self.sequence = header.sequence;
-            self.known_synced = self.known_synced.max(header.synced_upto);
+            self.learn_synced(&header);
             if header.sequence > self.mark.sequence && self.unsynced_from.is_none() {
                 self.unsynced_from = Some((number, offset));
             }
@@ -257,6 +289,9 @@ impl Scan<'_> {
         let tail_bytes_max = self.options.tail_bytes_max;
         if header.kind == Kind::Start {
             let start: SegmentStart = codec::decode(payload).map_err(|_| "an unreadable start")?;
+            if header.sequence == u64::MAX || !start.shards.iter().all(ShardMark::is_sound) {
+                return Err("a start that contradicts itself");
+            }
             if self.segments.len() == 1 {
                 self.shards = start
                     .shards
@@ -266,9 +301,10 @@ impl Scan<'_> {
             }
             return Ok(());
         }
-        let index = self.shards.entry(header.shard).or_insert_with(|| {
-            ShardIndex::new(&super::segment::ShardMark::new(header.shard), tail_bytes_max)
-        });
+        let index = self
+            .shards
+            .entry(header.shard)
+            .or_insert_with(|| ShardIndex::new(&ShardMark::new(header.shard), tail_bytes_max));
         match header.kind {
             Kind::Start => {}
             Kind::Entry => {
@@ -286,9 +322,18 @@ impl Scan<'_> {
             }
             Kind::Vote => index.save_vote(Bytes::copy_from_slice(payload)),
             Kind::Truncate => index.truncate(header.position.index.0),
+            Kind::Purge if header.position.index.0 == u64::MAX => {
+                return Err("a purge that nothing could follow");
+            }
             Kind::Purge => index.purge(header.position),
         }
         Ok(())
+    }
+
+    fn learn_synced(&mut self, header: &Header) {
+        if !planted(Fault::DamageIsTear) {
+            self.known_synced = self.known_synced.max(header.synced_upto);
+        }
     }
 
     /// Looks for whole frame headers at and behind `from`: what they say was synced must be there.
@@ -299,7 +344,7 @@ impl Scan<'_> {
             if let Ok(header) = Header::read(&bytes[at..])
                 && header.tag == tag
             {
-                self.known_synced = self.known_synced.max(header.synced_upto);
+                self.learn_synced(&header);
             }
             at += ALIGN;
         }

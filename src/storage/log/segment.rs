@@ -44,6 +44,12 @@ impl ShardMark {
         ShardMark { shard, vote: None, purged: None, first: 0, next: 0 }
     }
 
+    /// Tells whether a log can be so: what a forged start says may not be added up.
+    pub(super) fn is_sound(&self) -> bool {
+        let purged = self.purged.is_none_or(|purged| purged.index.0 < self.first);
+        purged && self.first <= self.next && self.next < u64::MAX
+    }
+
     pub(super) fn append(&mut self, index: u64) {
         if self.first == self.next && self.purged.is_none() {
             self.first = index;
@@ -185,18 +191,54 @@ impl Spares {
         }
         state.preparing = Some(number);
         drop(state);
+        // Kept for those who ask for it.
+        let _ = self.prepare_marked(number);
+    }
+
+    /// Sees to it that the next `count` segments are ready, waiting for one that is being prepared.
+    /// Nothing that was written is touched: it may be tried again after an error.
+    pub(super) fn ensure(&self, count: u64) -> io::Result<()> {
+        for ahead in 1..=count {
+            let mut state = self.state.lock();
+            while state.preparing.is_some() {
+                self.settled.wait(&mut state);
+            }
+            let number = state.taken + ahead;
+            if state.ready.contains_key(&number) {
+                continue;
+            }
+            state.preparing = Some(number);
+            drop(state);
+            self.prepare_marked(number)?;
+            self.in_place.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Prepares the segment that is marked as being prepared by this caller.
+    fn prepare_marked(&self, number: u64) -> io::Result<()> {
         let made = prepare(&*self.disk, &self.dir, number, self.segment_bytes, &[]);
         let mut state = self.state.lock();
         state.preparing = None;
-        match made {
+        let outcome = match made {
             Ok(file) => {
                 state.ready.insert(number, file);
                 state.error = None;
+                Ok(())
             }
-            Err(error) => state.error = Some(error.to_string()),
-        }
+            Err(error) => {
+                state.error = Some(error.to_string());
+                Err(error)
+            }
+        };
         drop(state);
         self.settled.notify_all();
+        outcome
+    }
+
+    /// Returns the size of a new segment, in bytes.
+    pub(super) fn segment_bytes(&self) -> u64 {
+        self.segment_bytes
     }
 
     /// Tells whether the next segment is ready.

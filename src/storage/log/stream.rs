@@ -21,6 +21,7 @@ use super::synced::{FILE_NAME, SyncedFile, SyncedMark};
 use super::{LogEntry, LogError, LogOptions, LogPosition};
 use crate::codec;
 use crate::ledger::{LeaderId, LogIndex, ShardId};
+use crate::planted::{Fault, planted};
 use crate::storage::disk::{Disk, DiskFile, ZERO_CHUNK_BYTES};
 
 /// Something to be remembered of one shard.
@@ -195,6 +196,53 @@ impl Log {
         })
     }
 
+    /// Makes ready the segments that this record begins, before any of it is encoded. Never fails
+    /// the log: on a full disk it may be tried again when there is room.
+    ///
+    /// # Errors
+    ///
+    /// What the disk says.
+    pub fn prepare_for(&self, record: &Record) -> io::Result<()> {
+        let begun = self.segments_begun_by(record)?;
+        if begun == 0 { Ok(()) } else { self.spares.ensure(begun) }
+    }
+
+    /// Counts the segments that a record begins.
+    fn segments_begun_by(&self, record: &Record) -> io::Result<u64> {
+        let payloads: Vec<usize> = match record {
+            Record::Entries(entries) => entries.iter().map(|entry| entry.payload.len()).collect(),
+            Record::Vote(vote) => vec![vote.len()],
+            Record::TruncateAfter(_) | Record::Purge(_) => vec![0],
+        };
+        let room = self.segments.get(&self.active).map_or(0, |segment| segment.bytes);
+        let left = room.saturating_sub(self.append_at + self.pending.len() as u64);
+        let frames = payloads.iter().map(|payload| frame_bytes(*payload) as u64);
+        if frames.clone().sum::<u64>() <= left {
+            return Ok(0);
+        }
+        let size = self.spares.segment_bytes();
+        let start = codec::encode(&self.start_of(size)).map_err(io::Error::other)?;
+        let start = frame_bytes(start.len()) as u64;
+        let (mut begun, mut left) = (0, left);
+        for frame in frames {
+            if frame > left {
+                begun += 1;
+                left = size.saturating_sub(start);
+            }
+            left = left.saturating_sub(frame);
+        }
+        Ok(begun)
+    }
+
+    /// What the start of a segment of this size says now.
+    fn start_of(&self, segment_bytes: u64) -> SegmentStart {
+        SegmentStart {
+            uuid: self.uuid,
+            segment_bytes,
+            shards: self.shards.values().cloned().collect(),
+        }
+    }
+
     /// Writes what was recorded.
     ///
     /// # Errors
@@ -217,11 +265,14 @@ impl Log {
                 return Ok(());
             }
             for number in std::mem::take(&mut log.unsynced) {
-                log.segments
-                    .get(&number)
-                    .expect("an unsynced segment is in use")
-                    .file
-                    .sync_data()?;
+                let segment = log.segments.get(&number).expect("an unsynced segment is in use");
+                if planted(Fault::NoSync) {
+                    continue;
+                }
+                match segment.file.sync_data() {
+                    Err(_) if planted(Fault::SyncRetried) => segment.file.sync_data()?,
+                    synced => synced?,
+                }
             }
             let mark = SyncedMark { sequence: log.sequence, segment: log.active };
             log.synced_file.write(mark)?;
@@ -369,11 +420,7 @@ impl Log {
         let number = self.active + 1;
         let file = self.spares.take(number)?;
         let size = file.length()?;
-        let start = SegmentStart {
-            uuid: self.uuid,
-            segment_bytes: size,
-            shards: self.shards.values().cloned().collect(),
-        };
+        let start = self.start_of(size);
         let begin = self.sequence + 1;
         push_start(&mut self.pending, &start, number, begin, self.synced.sequence)?;
         if self.pending.len() as u64 + bytes > size {
@@ -398,7 +445,12 @@ impl Log {
             self.unsynced.push(self.active);
         }
         let segment = self.segments.get(&self.active).expect("the active segment is in use");
-        segment.file.write_at(self.append_at, &self.pending)?;
+        match segment.file.write_at(self.append_at, &self.pending) {
+            Err(error)
+                if planted(Fault::SpaceSwallowed) && error.kind() == io::ErrorKind::StorageFull => {
+            }
+            written => written?,
+        }
         self.append_at += self.pending.len() as u64;
         self.pending.clear();
         Ok(())

@@ -30,6 +30,7 @@ use super::{
     StoredPage, check_changes, count_change,
 };
 use crate::ledger::{PageKey, Turn};
+use crate::planted::{Fault, planted};
 use crate::storage::{Disk, RealDisk};
 
 /// sled's segment size, in bytes. It is in the files: it can never change.
@@ -43,6 +44,8 @@ const CLOSE_WAIT: Duration = Duration::from_secs(60);
 /// The tree that holds the pages; the default tree holds the header.
 const PAGES_TREE: &[u8] = b"pages";
 const HEADER_KEY: &[u8] = b"header";
+/// What the names of private copies begin with.
+const COPY: &str = "copy";
 
 /// With less room than this beside a copy, in bytes, sled's failure on it is the disk's.
 const COPY_ROOM_BYTES_MIN: u64 = 2 * SEGMENT_BYTES as u64;
@@ -51,6 +54,8 @@ const COPY_ROOM_BYTES_MIN: u64 = 2 * SEGMENT_BYTES as u64;
 #[derive(Debug, Clone)]
 pub struct SledPages {
     dir: PathBuf,
+    /// Where private copies are made: the directory itself, unless nothing may change in there.
+    scratch: PathBuf,
 }
 
 /// Numbers the private copies of this process.
@@ -66,7 +71,14 @@ impl SledPages {
         let dir = std::path::absolute(dir.into())?;
         fs::create_dir_all(&dir)?;
         sync_parent(&dir)?;
-        Ok(SledPages { dir })
+        Ok(SledPages { scratch: dir.clone(), dir })
+    }
+
+    /// Returns the store in `dir` for one who only looks: its private copies are made in `scratch`,
+    /// a directory that is there, and nothing is made or changed in `dir` by looking, verifying and
+    /// reading.
+    pub fn to_look_at(dir: impl Into<PathBuf>, scratch: impl Into<PathBuf>) -> SledPages {
+        SledPages { dir: dir.into(), scratch: scratch.into() }
     }
 
     /// Returns the directory of one database.
@@ -81,7 +93,8 @@ impl SledPages {
 
     fn private(&self, prefix: &str) -> PathBuf {
         let number = PRIVATE.fetch_add(1, Ordering::Relaxed);
-        self.dir.join(format!("{prefix}-{}-{number}", std::process::id()))
+        let dir = if prefix == COPY { &self.scratch } else { &self.dir };
+        dir.join(format!("{prefix}-{}-{number}", std::process::id()))
     }
 
     fn sealed(&self, turn: Turn) -> Result<Seal, PageError> {
@@ -173,7 +186,7 @@ impl PageStore for SledPages {
         let open_copy = || {
             let seal = self.sealed(turn)?;
             let from = self.existing(turn)?;
-            let copy = PrivateCopy(self.private("copy"));
+            let copy = PrivateCopy(self.private(COPY));
             fs::create_dir(&copy.0)?;
             seal.compare(&from, Some(&copy.0))?;
             // Every byte is what was closed. sled writes as it opens, and panics for want of room.
@@ -238,7 +251,7 @@ impl SledPages {
 
     /// Says of an error on a copy of sound files that the disk is full, when it is.
     fn or_full(&self, error: PageError) -> PageError {
-        let free = RealDisk.free_bytes(&self.dir);
+        let free = RealDisk.free_bytes(&self.scratch);
         match error {
             PageError::Damaged(reason) if free.is_ok_and(|free| free < COPY_ROOM_BYTES_MIN) => {
                 PageError::Io(io::Error::new(io::ErrorKind::StorageFull, reason))
@@ -395,7 +408,9 @@ impl PageWriter for SledWriter {
         })?;
         self.open.close()?;
         let database = self.store.database(self.turn);
-        sync_all(&database)?;
+        if !planted(Fault::CheckpointNotSynced) {
+            sync_all(&database)?;
+        }
         Seal::take(&database, header)?.write(&self.store.seal(self.turn))
     }
 }

@@ -118,6 +118,11 @@ impl Disk for SimDisk {
         Ok(state.capacity_bytes.map_or(u64::MAX, |all| all.saturating_sub(state.used_bytes())))
     }
 
+    fn total_bytes(&self, _dir: &Path) -> io::Result<u64> {
+        let (state, _) = self.alive()?;
+        Ok(state.capacity_bytes.unwrap_or(u64::MAX))
+    }
+
     fn sync_delay(&self) -> Duration {
         self.shared.state.lock().sync_delay
     }

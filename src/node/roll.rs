@@ -1,0 +1,212 @@
+//! The node follows the roster: whom it lets in and speaks to, whether it may lead, and whether it
+//! still belongs to the cluster.
+//!
+//! It hears of its own removal in one of three ways: from the roster, while it still gets it; from
+//! the node that removed it; or, when it was away, from any member, which it asks as long as some
+//! shard of its has no leader. The removal is written down before its part ends, so that it is true
+//! after a restart too.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use super::office::Office;
+use super::running::Running;
+use crate::codec;
+use crate::ledger::{NodeId, Roster, SeatRole};
+use crate::raft::Member;
+use crate::runtime;
+use crate::shard::{MemberSpec, spec};
+use crate::storage::Disk;
+
+/// How often the roster is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How often a node without a leader asks how it stands.
+const ASK_EVERY: Duration = Duration::from_millis(500);
+
+const FILE: &str = "removed";
+const BESIDE: &str = "removed.tmp";
+const KIND: u16 = 0x0402;
+const VERSION: u16 = 1;
+/// The longest file that is read, in bytes.
+const BYTES_MAX: u64 = 64 << 10;
+
+/// Reads why this node was removed, if it was.
+///
+/// # Errors
+///
+/// When the file cannot be read or is damaged.
+pub(super) fn read_removal(disk: &dyn Disk, dir: &Path) -> std::io::Result<Option<String>> {
+    let file = match disk.open(&dir.join(FILE)) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let length = file.length()?.min(BYTES_MAX);
+    let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
+    file.read_exact_at(0, &mut bytes)?;
+    let decoded = codec::open(KIND, VERSION, &bytes).and_then(codec::decode);
+    decoded.map(Some).map_err(std::io::Error::other)
+}
+
+/// Writes down why this node was removed.
+///
+/// # Errors
+///
+/// What the disk said.
+pub(super) fn write_removal(disk: &dyn Disk, dir: &Path, why: &str) -> std::io::Result<()> {
+    let payload = codec::encode(&why).map_err(std::io::Error::other)?;
+    let beside = dir.join(BESIDE);
+    let file = disk.create(&beside)?;
+    file.write_at(0, &codec::seal(KIND, VERSION, &payload))?;
+    file.sync_data()?;
+    disk.rename(&beside, &dir.join(FILE))?;
+    disk.sync_dir(dir)
+}
+
+/// What a roster says to one node.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Said {
+    /// The members.
+    members: Vec<MemberSpec>,
+    /// Those of them that may lead.
+    leaders: Vec<NodeId>,
+    /// Those that may not.
+    drained: BTreeSet<NodeId>,
+}
+
+fn said(roster: &Roster) -> Said {
+    let mut said = Said::default();
+    for (node, seat) in &roster.nodes {
+        match seat.role {
+            SeatRole::Invited | SeatRole::Removed => continue,
+            SeatRole::Voter if !seat.drained => said.leaders.push(*node),
+            SeatRole::Voter | SeatRole::Learner | SeatRole::Leaving => {}
+        }
+        if seat.drained || seat.role == SeatRole::Leaving {
+            said.drained.insert(*node);
+        }
+        said.members.push(spec(*node, seat));
+    }
+    said
+}
+
+/// Starts following the roster. Ends when the node's part does.
+pub(super) fn start(office: &Arc<Office>, running: &Arc<Running>) {
+    let front = running.front();
+    front(Box::pin(follow(Arc::downgrade(office), Arc::downgrade(running))));
+    front(Box::pin(ask_standing(Arc::downgrade(office), Arc::downgrade(running))));
+    front(Box::pin(tell_addresses(Arc::downgrade(office), Arc::downgrade(running))));
+}
+
+/// Tells the cluster where this node is, when that is not where its roster or `cluster init` has
+/// it: its role stays.
+async fn tell_addresses(office: Weak<Office>, running: Weak<Running>) {
+    loop {
+        let (Some(office), Some(part)) = (office.upgrade(), running.upgrade()) else { return };
+        let own = part.identity.node;
+        let here = (office.config.peer.advertised(), office.config.http.advertised());
+        let members = part.router.members();
+        let known = members.iter().find(|member| member.node == own);
+        let is_known = known.is_none_or(|member| {
+            (member.peer_addr.as_str(), member.http_addr.as_str())
+                == (here.0.as_str(), here.1.as_str())
+        });
+        if is_known {
+            return;
+        }
+        let moved = move_seat(&part, here).await;
+        match moved {
+            Ok(true) => tracing::info!("the cluster was told of this node's new addresses"),
+            Ok(false) => {}
+            Err(why) => tracing::warn!(why, "the cluster does not know where this node is now"),
+        }
+        drop((office, part));
+        runtime::sleep(ASK_EVERY).await;
+    }
+}
+
+async fn move_seat(part: &Running, here: (String, String)) -> Result<bool, String> {
+    let deadline = runtime::now() + ASK_EVERY;
+    let (mut roster, _) = part.router.read_roster(deadline).await?;
+    let seat = roster.nodes.get_mut(&part.identity.node);
+    let seat = seat.ok_or("this node is not in the roster")?;
+    if (&seat.peer_addr, &seat.http_addr) == (&here.0, &here.1) {
+        return Ok(false);
+    }
+    (seat.peer_addr, seat.http_addr) = here;
+    let set = part.router.set_roster(roster, None, deadline).await;
+    set.map_err(|why| format!("{why:?}"))
+}
+
+async fn follow(office: Weak<Office>, running: Weak<Running>) {
+    let mut known = 0;
+    loop {
+        let Some(part) = running.upgrade() else { return };
+        let read = part.router.with_roster(|roster| {
+            (roster.revision > known).then(|| (roster.revision, said(roster), roster.clone()))
+        });
+        if let Some((revision, said, roster)) = read
+            && let Some(office) = office.upgrade()
+        {
+            take(&office, &part, said, &roster).await;
+            known = revision;
+        }
+        let told = part.router.dismissed().borrow().clone();
+        drop(part);
+        if let Some(why) = told
+            && let Some(office) = office.upgrade()
+        {
+            office.end_for_good(why).await;
+            return;
+        }
+        runtime::sleep(LOOK_EVERY).await;
+    }
+}
+
+/// Takes a roster: the members, who may lead, and how this node stands.
+async fn take(office: &Arc<Office>, part: &Arc<Running>, said: Said, roster: &Roster) {
+    let own = part.identity.node;
+    match roster.nodes.get(&own).map(|seat| seat.role) {
+        Some(SeatRole::Removed) => return part.router.dismiss_self(),
+        // A replica that lags may show a roster from before this node's time.
+        Some(SeatRole::Invited) | None => return,
+        Some(SeatRole::Learner | SeatRole::Voter | SeatRole::Leaving) => {}
+    }
+    let book: BTreeMap<NodeId, Member> =
+        said.members.iter().filter_map(super::running::member_of).collect();
+    part.book.replace(book);
+    part.router.follow_members(said.members.clone(), said.leaders.clone());
+    let drained = said.drained.contains(&own).then(|| {
+        "it is drained: `holdfast node undrain` lets it lead again".to_owned()
+    });
+    part.set_drained(drained);
+    if let Err(error) = office.keep_members(&said.members) {
+        tracing::error!(%error, "the members could not be kept: it is tried with the next change");
+    }
+    let nodes = said.members.len();
+    tracing::info!(revision = roster.revision, nodes, "the roster of nodes has changed");
+}
+
+/// Asks the others how this node stands, at the start and as long as some shard has no leader: one
+/// that was removed while it was away is told by nobody else.
+async fn ask_standing(office: Weak<Office>, running: Weak<Running>) {
+    let mut first = true;
+    loop {
+        let Some(part) = running.upgrade() else { return };
+        if first || part.is_leaderless() {
+            let ended = part.router.ask_standing().await;
+            if let Some(why) = ended {
+                drop(part);
+                if let Some(office) = office.upgrade() {
+                    office.end_for_good(why).await;
+                }
+                return;
+            }
+        }
+        first = false;
+        drop(part);
+        runtime::sleep(ASK_EVERY).await;
+    }
+}

@@ -1,0 +1,285 @@
+//! What nodes ask of each other about the membership, on the lane that belongs to no shard.
+//!
+//! A stranger (a node that was removed, or one with another log than the one on record) is let in
+//! as far as the lobby: there it may ask how it stands, and nothing else.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::report::{NodeReport, ReplicaReport, Sight};
+use crate::codec;
+use crate::ledger::{NodeId, ROSTER_SHARD, Roster, SeatRole, ShardId};
+use crate::peer::{Conversation, PeerId, ReplyTo};
+use crate::runtime::{self, Instant};
+use crate::shard::desk::MemberSpec;
+use crate::shard::router::Router;
+
+/// The frame kind of errands.
+pub(crate) const ERRAND_FRAME: u16 = 36;
+/// How long a node may take to tell how its replicas are.
+const REPORT_MAX: Duration = Duration::from_millis(500);
+
+/// What one node asks of another.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Errand {
+    /// How its replicas are.
+    Report,
+    /// Hand the leadership of a shard over, to this node or to whoever can win.
+    HandOver { shard: ShardId, to: Option<NodeId> },
+    /// Make a checkpoint of a shard.
+    Checkpoint { shard: ShardId },
+    /// You are removed.
+    Dismiss { why: String },
+    /// How do I stand? The only one that a stranger may ask.
+    Standing,
+}
+
+/// What is answered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Errands {
+    Report(NodeReport),
+    Done(Result<String, String>),
+    Standing(Standing),
+}
+
+/// How a node stands in the cluster, as another knows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Standing {
+    /// It belongs to it, or this node knows nothing against it.
+    Member,
+    /// It was removed, or its log is not the one on record; in words.
+    Ended(String),
+}
+
+/// Judges how a peer stands by a roster.
+pub fn standing(roster: &Roster, peer: &PeerId) -> Standing {
+    let node = peer.node;
+    match roster.nodes.get(&node) {
+        Some(seat) if seat.role == SeatRole::Removed => Standing::Ended(removed_words(node)),
+        Some(seat) if seat.log_uuid != peer.log_uuid && seat.log_uuid != [0; 16] => {
+            Standing::Ended(format!(
+                "the cluster has another log on record for node {node}: this one was wiped or \
+                 made anew, so it has forgotten what the node promised and may not vote. Bring \
+                 this machine back under a new id: `holdfast node replace {node}`, then empty its \
+                 data directory and start it with the token"
+            ))
+        }
+        Some(_) | None => Standing::Member,
+    }
+}
+
+/// Says to a node that it was removed.
+pub(crate) fn removed_words(node: NodeId) -> String {
+    format!(
+        "node {node} was removed from the cluster, and its id is never used again. To bring this \
+         machine back: run `holdfast node add`, empty its data directory, and start it with the \
+         token"
+    )
+}
+
+/// Says to a peer why it is not let in.
+fn stranger_words(roster: &Roster, peer: &PeerId) -> String {
+    match standing(roster, peer) {
+        Standing::Ended(why) => why,
+        Standing::Member => format!(
+            "{peer} is no member of this cluster: a node whose log was lost or made anew is let in \
+             under a new id only: `holdfast node replace {}` gives it one",
+            peer.node
+        ),
+    }
+}
+
+/// The conversation with a stranger.
+pub struct Lobby {
+    router: Arc<Router>,
+    peer: PeerId,
+}
+
+impl Lobby {
+    /// Lets a stranger ask how it stands.
+    pub fn new(router: Arc<Router>, peer: PeerId) -> Lobby {
+        Lobby { router, peer }
+    }
+}
+
+impl Conversation for Lobby {
+    fn frame(&mut self, kind: u16, body: Bytes, reply: ReplyTo) {
+        let asked = (kind == ERRAND_FRAME).then(|| codec::decode::<Errand>(&body).ok()).flatten();
+        let known = self.router.with_roster(|roster| match asked {
+            Some(Errand::Standing) if roster.nodes.contains_key(&self.peer.node) => {
+                Ok(standing(roster, &self.peer))
+            }
+            Some(_) | None => Err(stranger_words(roster, &self.peer)),
+        });
+        match known {
+            Ok(standing) => answer(reply, &Errands::Standing(standing)),
+            Err(why) => reply.refuse(why),
+        }
+    }
+}
+
+fn answer(reply: ReplyTo, told: &Errands) {
+    match codec::encode(told) {
+        Ok(bytes) => reply.send(Bytes::from(bytes)),
+        Err(error) => reply.refuse(error.to_string()),
+    }
+}
+
+impl Router {
+    /// Looks at the roster as it is applied here.
+    pub fn with_roster<T>(&self, look: impl FnOnce(&Roster) -> T) -> T {
+        match self.place(ROSTER_SHARD) {
+            Some(place) => look(place.replica.read().ledger.roster()),
+            None => look(&Roster::default()),
+        }
+    }
+
+    /// Says to a peer that is no member why it is not let in.
+    pub fn stranger_words(&self, peer: &PeerId) -> String {
+        self.with_roster(|roster| stranger_words(roster, peer))
+    }
+
+    /// Serves an errand of a member.
+    pub(crate) fn attend(self: &Arc<Router>, body: &Bytes, reply: ReplyTo) {
+        let errand: Errand = match codec::decode(body) {
+            Ok(errand) => errand,
+            Err(error) => return reply.refuse(error.to_string()),
+        };
+        let router = Arc::clone(self);
+        runtime::spawn(async move {
+            let told = router.run_errand(errand).await;
+            answer(reply, &told);
+        });
+    }
+
+    async fn run_errand(&self, errand: Errand) -> Errands {
+        match errand {
+            Errand::Report => Errands::Report(self.report()),
+            Errand::HandOver { shard, to } => Errands::Done(self.hand_over_here(shard, to).await),
+            Errand::Checkpoint { shard } => Errands::Done(self.checkpoint_here(shard).await),
+            Errand::Dismiss { why } => {
+                self.dismiss(why);
+                Errands::Done(Ok("told".to_owned()))
+            }
+            Errand::Standing => Errands::Standing(Standing::Member),
+        }
+    }
+
+    async fn hand_over_here(&self, shard: ShardId, to: Option<NodeId>) -> Result<String, String> {
+        let place = self.place(shard).ok_or("there is no such shard")?;
+        if place.fence.leadership().is_none() {
+            return Err(format!("this node does not lead shard {shard} any more: ask again"));
+        }
+        place.hand_over(self.own(), to, place.group.heartbeat()).await?;
+        Ok(format!("node {} handed shard {shard} over", self.own()))
+    }
+
+    async fn checkpoint_here(&self, shard: ShardId) -> Result<String, String> {
+        let place = self.place(shard).ok_or("there is no such shard")?;
+        let made = place.group.checkpoint().await.map_err(|error| error.to_string())?;
+        Ok(format!("a checkpoint of shard {shard} at index {}", made.index))
+    }
+
+    /// Tells how the replicas of this node are.
+    pub fn report(&self) -> NodeReport {
+        let places = self.places().iter();
+        NodeReport {
+            stands: places.clone().all(|place| place.group.is_electable()),
+            shards: places
+                .map(|place| {
+                    let membership = place.group.membership();
+                    let state = place.group.state();
+                    let checkpoint = place.group.checkpoints().current();
+                    let checkpoint = checkpoint.and_then(|(_, header)| header.state.position);
+                    ReplicaReport {
+                        shard: place.door.shard,
+                        leads: place.fence.may_propose().ok(),
+                        settled: membership.committed,
+                        members: membership.members.keys().copied().collect(),
+                        voters: membership.voters,
+                        last_log: state.last_log,
+                        committed: place.group.committed(),
+                        applied: place.replica.read().applied.map(|at| at.index).unwrap_or_default(),
+                        checkpoint: checkpoint.map(|at| at.index).unwrap_or_default(),
+                    }
+                })
+                .collect(),
+        }
+    }
+
+    /// Sends an errand to a node and waits for what comes of it.
+    pub(crate) async fn send_errand(
+        self: &Arc<Router>,
+        to: &MemberSpec,
+        errand: Errand,
+        deadline: Instant,
+    ) -> Result<Errands, String> {
+        if to.node == self.own() {
+            return Ok(self.run_errand(errand).await);
+        }
+        let body = codec::encode(&errand).map_err(|error| error.to_string())?;
+        let sent = self.link(to).send(ERRAND_FRAME, Bytes::from(body), deadline);
+        let answer = sent.await.map_err(|error| error.to_string())?;
+        codec::decode(&answer).map_err(|error| error.to_string())
+    }
+
+    /// Asks every node of a roster how its replicas are.
+    pub async fn look_at(self: &Arc<Router>, roster: Roster) -> Sight {
+        let seated = roster.nodes.iter().filter(|(_, seat)| {
+            seat.role != SeatRole::Removed && seat.role != SeatRole::Invited
+        });
+        let specs: Vec<MemberSpec> = seated.map(|(node, seat)| spec(*node, seat)).collect();
+        let asked = specs.iter().map(|member| async {
+            let deadline = runtime::now() + REPORT_MAX;
+            match self.send_errand(member, Errand::Report, deadline).await {
+                Ok(Errands::Report(report)) => Some((member.node, report)),
+                Ok(Errands::Done(_) | Errands::Standing(_)) | Err(_) => None,
+            }
+        });
+        let told = futures_util::future::join_all(asked).await;
+        let told: BTreeMap<NodeId, NodeReport> = told.into_iter().flatten().collect();
+        Sight { roster, shards: self.shard_count(), told }
+    }
+
+    /// Tells a node that it was removed.
+    ///
+    /// # Errors
+    ///
+    /// Words, when it did not answer.
+    pub async fn tell_removed(self: &Arc<Router>, member: &MemberSpec) -> Result<(), String> {
+        let why = removed_words(member.node);
+        let deadline = runtime::now() + REPORT_MAX;
+        self.send_errand(member, Errand::Dismiss { why }, deadline).await.map(|_| ())
+    }
+
+    /// Asks the other members how this node stands, and returns why its part has ended, if one of
+    /// them knows.
+    pub async fn ask_standing(self: &Arc<Router>) -> Option<String> {
+        let members = self.members();
+        let others = members.iter().filter(|member| member.node != self.own());
+        let asked = others.map(|member| async {
+            let deadline = runtime::now() + REPORT_MAX;
+            match self.send_errand(member, Errand::Standing, deadline).await {
+                Ok(Errands::Standing(Standing::Ended(why))) => Some(why),
+                Ok(Errands::Standing(Standing::Member) | Errands::Done(_) | Errands::Report(_))
+                | Err(_) => None,
+            }
+        });
+        futures_util::future::join_all(asked).await.into_iter().flatten().next()
+    }
+}
+
+/// A seat as the rest of the node knows a member.
+pub fn spec(node: NodeId, seat: &crate::ledger::Seat) -> MemberSpec {
+    MemberSpec {
+        node,
+        log_uuid: crate::shard::uuid_hex(&seat.log_uuid),
+        peer_addr: seat.peer_addr.clone(),
+        http_addr: seat.http_addr.clone(),
+        region: seat.region.clone(),
+    }
+}
