@@ -10,9 +10,9 @@ use super::directory::Layout;
 use super::home::reply;
 use super::parley::{Parley, Told};
 use super::placement::{laid_out, missing};
-use super::router::{Router, no_such_shard};
+use super::router::Router;
 use crate::ledger::{
-    BucketRef, Found, ItemCursor, ItemRef, NameRef, PauseReason, Query, ShardId, home_shard,
+    Answer, BucketRef, Found, ItemCursor, ItemRef, NameRef, PauseReason, Query, ShardId, home_shard,
 };
 use crate::runtime::Instant;
 
@@ -157,8 +157,13 @@ impl Router {
 
     /// Learns from an answer that shows an item.
     pub(super) fn learn_from(&self, outcome: &Outcome) {
-        if let Outcome::Answered(crate::ledger::Answer::Item { item, .. }) = outcome {
+        if let Outcome::Answered(Answer::Item { item, .. }) = outcome {
             self.directory.learn(item);
         }
     }
+}
+
+/// The answer to a question about a hold or bucket that is nowhere.
+pub(super) fn no_such_shard() -> Reply {
+    reply(Outcome::Answered(Answer::Refused(crate::ledger::Refusal::HoldNotFound)))
 }

@@ -18,6 +18,7 @@ use super::forward::forward;
 use super::gate::{flight_key, read, stand_on};
 use super::handover::Abstaining;
 use super::home::{Door, Home, reply};
+use super::learning::no_such_shard;
 use super::meter::Meter;
 use super::placement::{goes_by_layout, shard_of};
 use super::slake::is_dry;
@@ -422,8 +423,7 @@ impl Router {
             }
             Hop::Forward => {
                 let link = self.link(&member);
-                // It could not be reached a moment ago. Who asks when its next dial is due waits for
-                // that; all others go on with something else meanwhile.
+                // It could not be reached a moment ago: nobody waits for the next dial.
                 if link.is_down() {
                     return vec![reply(Outcome::Paused(PauseReason::QuorumLost)); count];
                 }
@@ -538,10 +538,6 @@ struct Here {
 
 fn is_moving(reply: &Reply) -> bool {
     matches!(reply.outcome, Outcome::Paused(PauseReason::Moving))
-}
-
-pub(super) fn no_such_shard() -> Reply {
-    reply(Outcome::Answered(Answer::Refused(crate::ledger::Refusal::HoldNotFound)))
 }
 
 impl Place {
