@@ -227,6 +227,7 @@ async fn request_larger_than_any_buckets_rest_is_served_by_all_of_them_together(
 /// Buyers who never stop until they are told that nothing is left, each with a key of its own.
 async fn buy_until_sold_out(
     nodes: Vec<std::net::SocketAddr>,
+    regions: &'static [&'static str],
     task: usize,
     stop: Arc<AtomicBool>,
 ) -> BTreeSet<String> {
@@ -234,7 +235,10 @@ async fn buy_until_sold_out(
     let mut caller = Caller::new(nodes[task % nodes.len()]);
     for n in 0_usize.. {
         let (key, buyer) = (format!("k-{task}-{n}"), format!("b-{task}-{n}"));
-        let body = json!({"quantity": 1, "buyer": buyer});
+        let mut body = json!({"quantity": 1, "buyer": buyer});
+        if !regions.is_empty() {
+            body["region"] = json!(regions[n % regions.len()]);
+        }
         let mut turn = task;
         loop {
             if stop.load(Ordering::Acquire) {
@@ -264,15 +268,16 @@ async fn buy_until_sold_out(
     granted
 }
 
-#[tokio::test]
-async fn leaders_killed_during_transfers_lose_no_unit_and_sell_none_twice() {
-    let mut fleet = Fleet::start(Plan::new(3, 4)).await;
-    let total = 3_000_u64;
-    put_spread(&fleet, "ticket", total, 4).await;
+/// Lets buyers buy everything while each node is killed once, and counts what they got.
+async fn sell_out_while_nodes_are_killed(
+    fleet: &mut Fleet,
+    total: u64,
+    regions: &'static [&'static str],
+) {
     let stop = Arc::new(AtomicBool::new(false));
     let mut buyers = JoinSet::new();
     for task in 0..12 {
-        buyers.spawn(buy_until_sold_out(fleet.all_http(), task, Arc::clone(&stop)));
+        buyers.spawn(buy_until_sold_out(fleet.all_http(), regions, task, Arc::clone(&stop)));
     }
     // Each node is killed once, while stock travels and buyers buy.
     for id in 1..=3 {
@@ -291,12 +296,31 @@ async fn leaders_killed_during_transfers_lose_no_unit_and_sell_none_twice() {
     while let Some(one) = buyers.join_next().await {
         granted.extend(one.expect("a buyer does not fall over"));
     }
-    let audit = settled_audit(&fleet, "ticket").await;
+    let audit = settled_audit(fleet, "ticket").await;
     println!("granted {}, audit {}", granted.len(), audit.text);
     assert_eq!(audit.number_of("total"), total);
     assert_eq!(audit.number_of("held"), granted.len() as u64, "every grant is one hold");
     assert_eq!(granted.len() as u64, total, "none is left behind");
     fleet.settle().await;
+}
+
+#[tokio::test]
+async fn leaders_killed_during_transfers_lose_no_unit_and_sell_none_twice() {
+    let mut fleet = Fleet::start(Plan::new(3, 4)).await;
+    put_spread(&fleet, "ticket", 3_000, 4).await;
+    sell_out_while_nodes_are_killed(&mut fleet, 3_000, &[]).await;
+}
+
+#[tokio::test]
+async fn leaders_of_eight_buckets_over_four_shards_are_killed_and_all_is_sold_once() {
+    let mut fleet = Fleet::start(Plan::new(3, 4)).await;
+    let regions = json!({
+        "eu": {"quota": 1_400, "buckets": 4},
+        "us": {"quota": 1_600, "buckets": 4},
+    });
+    let body = json!({"total": 3_000, "regions": regions, "hold": {"ttl_ms": 600_000}});
+    fleet.put_item("ticket", &body).await;
+    sell_out_while_nodes_are_killed(&mut fleet, 3_000, &["eu", "us"]).await;
 }
 
 #[tokio::test]
@@ -418,6 +442,45 @@ async fn regions_keep_their_floors_borrow_above_them_and_go_on_answering_when_cl
     assert_eq!(rest.status, 201);
     let audit = settled_audit(&fleet, "ticket").await;
     assert_eq!((audit.number_of("held"), audit.number_of("available")), (100, 0));
+}
+
+/// A region that gives quota up gives it from all its buckets, not from bucket 0 alone.
+#[tokio::test]
+async fn changed_quota_brings_stock_from_every_bucket_that_has_more_than_its_share() {
+    let fleet = Fleet::start(Plan::new(3, 4).calm()).await;
+    let regions = |eu: u64, us: u64| {
+        let region = |quota| json!({"quota": quota, "floor": 0, "buckets": 2});
+        json!({"regions": {"eu": region(eu), "us": region(us)}})
+    };
+    let mut body = regions(120, 40);
+    body["total"] = json!(160);
+    body["hold"] = json!({"ttl_ms": 600_000});
+    fleet.put_item("ticket", &body).await;
+    let seen = wait_spread(&fleet, "ticket").await;
+    let revision = seen.number_of("revision").to_string();
+    let headers = [("If-Match", revision.as_str())];
+    let path = "/v1/items/ticket/layout";
+    let put = fleet.caller(2).send("PUT", path, &headers, Some(&regions(40, 120))).await;
+    let put = put.expect("an answer");
+    assert_eq!(put.status, 200, "every shard has answered: {put:?}");
+    // What it began can be followed, by whoever asks whichever node.
+    let operation = format!("{}-{}", put.number_of("number"), put.number_of("version"));
+    let path = format!("/v1/items/ticket/operations/{operation}");
+    let followed = fleet.read(3, &path).await;
+    assert_eq!((followed.status, followed.text_of("state")), (200, "done"), "{followed:?}");
+    assert_eq!(followed.body["steps"].as_array().map(Vec::len), Some(4), "{followed:?}");
+    for unknown in ["1-999999", "999999-1", "nonsense"] {
+        let path = format!("/v1/items/ticket/operations/{unknown}");
+        assert_eq!(fleet.read(1, &path).await.status, 404, "{unknown}");
+    }
+    wait_for("the stock lies by the new quotas", SOON, async || {
+        let seen = layout(&fleet, "ticket").await;
+        let of = |bucket: &Value| bucket["available"].as_u64().unwrap_or(0);
+        let available: Vec<u64> = buckets_of(&seen).iter().map(of).collect();
+        if available == [20, 20, 60, 60] { Ok(()) } else { Err(format!("{available:?}")) }
+    })
+    .await;
+    settled_audit(&fleet, "ticket").await;
 }
 
 #[tokio::test]

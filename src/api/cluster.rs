@@ -145,6 +145,10 @@ pub struct Shard {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub leader: Option<u64>,
+    /// The node that is meant to lead: leadership goes back to it when it lacks nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub preferred: Option<u64>,
     /// The Raft term.
     pub term: u64,
     /// Who votes.

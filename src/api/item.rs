@@ -244,6 +244,8 @@ pub struct Availability {
     pub sold: u64,
     /// Units between buckets.
     pub in_transit: u64,
+    /// Units set aside for a lower total, which no placement could take.
+    pub earmarked: u64,
     /// Units that exist.
     pub total: u64,
     /// The ledger's time in this answer: that of the last entry of the item's shards. Old on a
@@ -287,6 +289,8 @@ pub struct BucketStock {
     pub sold: u64,
     /// Units sent and not known to be accepted.
     pub in_transit_out: u64,
+    /// Units set aside for a lower total.
+    pub earmarked: u64,
 }
 
 /// The conservation sums of an item (`GET /v1/items/{item}/audit`).

@@ -127,6 +127,33 @@ pub struct BucketLevel {
     pub earmarked: u64,
 }
 
+/// A change of an item on its way to all its shards
+/// (`GET /v1/items/{item}/operations/{operation}`).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ItemOperation {
+    /// Its name.
+    pub id: String,
+    /// The item.
+    pub item: String,
+    /// The version of the layout that it brings.
+    pub version: u64,
+    /// `running` or `done`. It goes on by itself.
+    pub state: String,
+    /// Every shard with buckets of the item, the home first.
+    pub steps: Vec<ItemStep>,
+}
+
+/// How a change of an item stands on one shard.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ItemStep {
+    /// The shard.
+    pub shard: u16,
+    /// The version that it has answered.
+    pub version: u64,
+    /// Whether that is the change, or a later one.
+    pub done: bool,
+}
+
 /// What ever moved between the buckets of an item (`GET /v1/items/{item}/transfers`).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Transfers {

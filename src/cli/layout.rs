@@ -1,6 +1,8 @@
 //! `holdfast item layout | transfer | regions`: where an item's stock lies, drawn as bars, and
 //! moved by hand.
 
+use std::time::Duration;
+
 use clap::Subcommand;
 use comfy_table::Table;
 use http::Method;
@@ -9,8 +11,12 @@ use serde_json::{Map, Value, json};
 use super::Failure;
 use super::item::{path, quantity};
 use super::output::{Voice, members, table};
+use super::progress::spinner;
 use crate::client::Client;
+use crate::runtime::{now, sleep};
 
+/// How often a change under way is looked at.
+const FOLLOW_EVERY: Duration = Duration::from_millis(50);
 /// How wide the longest bar is, in characters.
 const BAR_WIDTH: u64 = 40;
 
@@ -183,7 +189,30 @@ async fn change(
     let tail = if dry_run { "/layout?dry_run=true" } else { "/layout" };
     let path = path(item, tail);
     let sent = client.put_if_match(&path, &body, revision, client.deadline()).await?;
-    Ok(sent.body)
+    if sent.status != 202 {
+        return Ok(sent.body);
+    }
+    follow(client, item, &sent.body).await
+}
+
+/// Follows a change to its end, or until the command's time is up; shows how far it has come.
+async fn follow(client: &Client, item: &str, layout: &Value) -> Result<Value, Failure> {
+    let (number, version) = (units(layout, "number"), units(layout, "version"));
+    let tail = path(item, &format!("/operations/{number}-{version}"));
+    let shown = spinner("the shards of the item take the change over");
+    let until = client.deadline();
+    while now() < until {
+        let operation = client.get(&tail).await?.body;
+        let steps = list(&operation, "steps");
+        let done = steps.iter().filter(|step| step["done"] == json!(true)).count();
+        shown.set_message(format!("{done} of {} shards have the change", steps.len()));
+        if operation["state"] == json!("done") {
+            break;
+        }
+        sleep(FOLLOW_EVERY).await;
+    }
+    shown.finish_and_clear();
+    read(client, item).await
 }
 
 fn units(value: &Value, name: &str) -> u64 {

@@ -148,6 +148,10 @@ impl LocalCluster {
             File::options().create(true).append(true).open(dir.join("node.log")).map_err(cannot)?;
         let mut command = Command::new(std::env::current_exe().map_err(cannot)?);
         command.arg("serve").arg("--config").arg(&config).arg("--stop-with-stdin");
+        // They share this machine's cores.
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let threads = (cores / self.layout.nodes.len().max(1)).max(1);
+        command.arg("--set").arg(format!("node.shard_threads={threads}"));
         for (key, value) in &self.set {
             command.arg("--set").arg(format!("{key}={value}"));
         }

@@ -122,6 +122,10 @@ keys! {
         region: String = "default".to_owned(), Rule::Name;
         /// What people call this node in logs and tables; its number when empty.
         name: Option<String> = None, Rule::OptionalName;
+        /// Threads that carry the shards, each with its own event loop; with fewer than shards they
+        /// share them. 0 takes as many as there are cores: more threads than those only wake each
+        /// other.
+        shard_threads: u16 = 0, whole(0, 256);
     }
 
     /// The listener for services and operators.
@@ -192,6 +196,9 @@ keys! {
         /// The age of the last quorum acknowledgement at which a shard pauses and memory may not
         /// answer any more. More than two heartbeats, less than the lease.
         pause_after_ms: u64 = 300, whole(10, MINUTE_MS);
+        /// A shard's leadership goes back to the node that is meant to have it at most this often,
+        /// and only when that node lacks nothing.
+        prefer_every_ms: u64 = MINUTE_MS, whole(100, DAY_MS);
     }
 
     /// From a request to a log entry: the queue and the batcher of one shard.

@@ -114,6 +114,7 @@ fn shard(shard: &ShardStatus) -> api::Shard {
         shard: shard.shard.0,
         role: role_word(shard.role).to_owned(),
         leader: shard.leader.map(|leader| leader.node.0),
+        preferred: shard.preferred.map(|node| node.0),
         term: shard.term,
         voters: shard.voters.iter().map(|node| node.0).collect(),
         learners: shard.learners.iter().map(|node| node.0).collect(),

@@ -18,8 +18,8 @@ use super::count::Counts;
 use super::problem::{Failure, Said, Stamp, said};
 use super::route::Route;
 use super::{
-    Limits, admin, batch, health, holds, items, layout, metrics, nodes, openapi, pages, receipts,
-    stock,
+    Limits, admin, batch, health, holds, items, layout, metrics, nodes, openapi, operation, pages,
+    receipts, stock,
 };
 use crate::api::{self, Problem, ProblemKind};
 use crate::ledger::{Answer, Command, Found, OperationKind, Query, ShardId};
@@ -147,6 +147,7 @@ impl Front {
             Route::Audit => stock::audit(self, call).await,
             Route::ReadLayout => layout::read(self, call).await,
             Route::PutLayout => layout::put(self, call).await,
+            Route::ReadItemOperation => operation::read(self, call).await,
             Route::ListTransfers => layout::transfers(self, call).await,
             Route::MoveStock => layout::transfer(self, call).await,
             Route::SoldOut => stock::sold_out(self, call).await,

@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 
 use axum::http::StatusCode;
-use axum::http::header::{self, HeaderValue};
+use axum::http::header;
 use axum::response::Response;
 
-use super::call::{Call, percent_encode};
+use super::call::Call;
 use super::fields::Broken;
 use super::front::Front;
 use super::holds::sound;
 use super::items::read_regions;
+use super::operation;
 use super::problem::{Failure, Stamp, not_found, validation};
 use super::spread::{self, Standing, choose_shards, places_of};
 use super::steps;
@@ -202,18 +203,16 @@ pub(crate) async fn put(front: &Front, call: &Call) -> Result<Response, Failure>
     let (answer, _) = front.change(call, Command::SetLayout(set)).await?;
     let Answer::Item { item, .. } = answer else { return Err(Failure::mismatch(&answer)) };
     let name = item.name.clone();
-    let status = match spread::settled(front, call, item).await? {
-        Standing::Everywhere(_) => StatusCode::OK,
-        Standing::UnderWay(_) => StatusCode::ACCEPTED,
+    let (status, changed) = match spread::settled(front, call, item.clone()).await? {
+        Standing::Everywhere(_) => (StatusCode::OK, item),
+        Standing::UnderWay(_) => (StatusCode::ACCEPTED, item),
     };
     // It is changed: that it cannot be read now is no "nothing was taken".
     let seen = Seen::read(front, call, &name, Consistency::Leader).await;
     let seen = seen.map_err(|_| steps::unknown())?;
     let mut response = layout_response(status, &seen);
     if status == StatusCode::ACCEPTED {
-        let path = format!("/v1/items/{}/layout", percent_encode(&name.item));
-        let location = HeaderValue::try_from(path).expect("a percent-encoded name is plain ASCII");
-        response.headers_mut().insert(header::LOCATION, location);
+        operation::locate(&mut response, &changed);
     }
     Ok(response)
 }

@@ -350,6 +350,16 @@ impl Sample {
             self.each(|s| flag(s.role == Role::Leader)),
         )?;
         w.gauges(
+            "holdfast_shard_preferred_node",
+            "The node that is meant to lead the shard when all is well",
+            self.each(|s| float(s.preferred.map_or(0, |node| node.0))),
+        )?;
+        w.counters(
+            "holdfast_shard_homecomings",
+            "Leaderships that this node has handed to the node that is meant to have them",
+            self.each(|s| float(s.homecomings)),
+        )?;
+        w.gauges(
             "holdfast_shard_leader_known",
             "Whether this node knows who leads the shard",
             self.each(|s| flag(s.leader.is_some())),

@@ -21,6 +21,7 @@ mod listen;
 mod metrics;
 mod nodes;
 mod openapi;
+mod operation;
 mod pages;
 mod problem;
 mod receipts;

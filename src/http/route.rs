@@ -49,6 +49,7 @@ routes! {
     Audit GET "/v1/items/{item}/audit" "audit_item";
     ReadLayout GET "/v1/items/{item}/layout" "read_layout";
     PutLayout PUT "/v1/items/{item}/layout" "put_layout";
+    ReadItemOperation GET "/v1/items/{item}/operations/{operation}" "read_item_operation";
     ListTransfers GET "/v1/items/{item}/transfers" "list_transfers";
     MoveStock POST "/v1/items/{item}/transfers" "move_stock";
     SoldOut GET "/v1/sold-out" "list_sold_out";

@@ -76,11 +76,14 @@ fn sum_stock(
                 held: bucket.held,
                 sold: bucket.sold,
                 in_transit_out: bucket.in_transit_out,
+                earmarked: bucket.earmarked,
             });
         }
     }
     buckets.sort_by_key(|bucket| bucket.id);
-    let in_buckets = sum.available.saturating_add(sum.held).saturating_add(sum.sold);
+    let earmarked = buckets.iter().fold(0_u64, |sum, one| sum.saturating_add(one.earmarked));
+    let in_buckets = [sum.available, sum.held, sum.sold, earmarked];
+    let in_buckets = in_buckets.into_iter().fold(0, u64::saturating_add);
     let total = home.total.unwrap_or(in_buckets);
     let (state, paused_reason) = sale_state(&home, sum.available);
     api::Availability {
@@ -93,6 +96,7 @@ fn sum_stock(
         // What no bucket has is between two of them. Donors' own counters would count a unit twice
         // whose arrival they have not learned of.
         in_transit: total.saturating_sub(in_buckets),
+        earmarked,
         total,
         as_of: wire::time(read.iter().map(|(_, s)| s.as_of).min().unwrap_or(home.as_of)),
         regions: detail.then_some(regions),

@@ -322,6 +322,7 @@ impl Opening {
             checkpoint_commands: checkpoint.commands,
             checkpoint_every: ms(checkpoint.interval_ms),
             compare_every: COMPARE_EVERY,
+            prefer_every: ms(self.config.raft.prefer_every_ms),
             own: self.identity.node,
         }
     }

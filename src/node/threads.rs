@@ -1,13 +1,17 @@
-//! A real node on its threads: one for each shard, one or more for HTTP, one that keeps the house.
+//! A real node on its threads: some for the shards, one or more for HTTP, one that keeps the house.
 //!
 //! Each thread has a single-threaded runtime of its own, so a shard's Raft core, batcher and apply
-//! never wait for HTTP, and watchdogs never run on the thread that they watch. The log and the
-//! pages have threads of their own in `storage/`.
+//! never wait for HTTP, and watchdogs never run on the thread that they watch. Shards share threads
+//! when there are fewer cores: then one turn of an event loop does the work of several, instead of
+//! several threads that wake each other for it. The log and the pages have threads of their own in
+//! `storage/`.
 
+use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::watch;
@@ -21,6 +25,7 @@ use super::parts::{NetworkOf, Parts, sled_pages};
 use crate::clock::WallClock;
 use crate::config::Config;
 use crate::http;
+use crate::ledger::ShardId;
 use crate::peer::{LaneBytes, Network, PeerLimits, Spawner};
 #[cfg(feature = "sim")]
 use crate::peer::{SimDefaults, SimNetwork};
@@ -71,6 +76,36 @@ fn thread(name: String, warm_bytes: u64) -> std::io::Result<Spawner> {
     Ok(spawner(handle))
 }
 
+/// How many threads carry so many shards: as many as are wanted, or as there are cores, and never
+/// more than shards.
+fn seats_for(wanted: u16, shards: u16) -> u16 {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let cores = u16::try_from(cores).unwrap_or(u16::MAX);
+    let wanted = if wanted > 0 { wanted } else { cores };
+    wanted.min(shards).max(1)
+}
+
+/// The threads of the shards, each started when its first shard is.
+struct Seats {
+    threads: u16,
+    /// Memory that each touches at its start.
+    warm_bytes: u64,
+    taken: Mutex<BTreeMap<u16, Spawner>>,
+}
+
+impl Seats {
+    fn of(&self, shard: ShardId) -> std::io::Result<Spawner> {
+        let at = shard.0 % self.threads;
+        let mut taken = self.taken.lock();
+        if let Some(thread) = taken.get(&at) {
+            return Ok(Arc::clone(thread));
+        }
+        let thread = thread(format!("shard-{at}"), self.warm_bytes)?;
+        taken.insert(at, Arc::clone(&thread));
+        Ok(thread)
+    }
+}
+
 fn spawner(handle: Handle) -> Spawner {
     Arc::new(move |work| {
         handle.spawn(work);
@@ -105,14 +140,16 @@ impl Node {
         }
         let desk = PageDesk::start().map_err(|e| NodeError::io("the pages' thread", e))?;
         let limits = peer_limits(&config);
-        let warm_bytes = config.memory.warm_bytes / u64::from(config.cluster.shards);
+        let threads = seats_for(config.node.shard_threads, config.cluster.shards);
+        let warm_bytes = config.memory.warm_bytes / u64::from(threads);
+        let seats = Seats { threads, warm_bytes, taken: Mutex::default() };
         let parts = Parts {
             disk,
             pages: Arc::new(sled_pages),
             desk,
             network: wire(limits),
             clock: WallClock::system(),
-            place: Arc::new(move |shard| thread(format!("shard-{shard}"), warm_bytes)),
+            place: Arc::new(move |shard| seats.of(shard)),
             random: Arc::new(rand::random),
         };
         let (stop, stopped) = watch::channel(false);

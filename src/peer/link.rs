@@ -70,6 +70,8 @@ struct CallQueue {
     /// Whether a driver runs.
     driven: bool,
     closed: bool,
+    /// Until when the driver rests after a dial that failed.
+    down_until: Option<Instant>,
 }
 
 impl Link {
@@ -145,6 +147,13 @@ impl Link {
     /// become unknown.
     pub fn close(&self) {
         self.handle.shared.close();
+    }
+
+    /// Tells whether the last dial failed and the next one is not due: a call that is made now
+    /// would wait for that one, most likely in vain.
+    pub fn is_down(&self) -> bool {
+        let down_until = self.handle.shared.queue.lock().down_until;
+        down_until.is_some_and(|until| runtime::now() < until)
     }
 
     /// Returns the peer that this link is for.
@@ -320,7 +329,9 @@ impl Driver {
         let limits = &self.shared.network.limits;
         let longer = (self.pause * 2).max(limits.redial_pause_min);
         self.pause = longer.min(limits.redial_pause_max);
-        self.not_before = Some(begun + self.pause);
+        let next = begun + self.pause;
+        self.not_before = Some(next);
+        self.shared.queue.lock().down_until = Some(next);
     }
 
     /// Waits until a call waits; `false` when the link was closed.

@@ -10,9 +10,9 @@ use super::directory::Layout;
 use super::home::reply;
 use super::parley::{Parley, Told};
 use super::placement::{laid_out, missing};
-use super::router::{Router, no_such_shard};
+use super::router::Router;
 use crate::ledger::{
-    BucketRef, Found, ItemCursor, ItemRef, NameRef, PauseReason, Query, ShardId, home_shard,
+    Answer, BucketRef, Found, ItemCursor, ItemRef, NameRef, PauseReason, Query, ShardId, home_shard,
 };
 use crate::runtime::Instant;
 
@@ -115,6 +115,25 @@ impl Router {
         self.directory.named(name)
     }
 
+    /// Learns the layout of the item that a batch begins with, and mostly consists of, from this
+    /// node's own replica of its home: a new item's is not in the directory yet, and its buckets'
+    /// shards would say that they do not own the buyers.
+    pub(super) fn learn_first(&self, question: &Question) {
+        let Some(name) = laid_out(question) else { return };
+        if self.directory.named(name).is_some() {
+            return;
+        }
+        let Some(place) = self.place(home_shard(name, self.shard_count())) else { return };
+        let Some(state) = place.replica.try_read() else { return };
+        let found = state.ledger.query(&Query::Item(name.owned()));
+        drop(state);
+        if let Found::Item(view) = found
+            && view.buckets.len() > 1
+        {
+            self.directory.learn(&view);
+        }
+    }
+
     /// Learns the layouts of some more items whose home's replica is here, and tells where to go
     /// on.
     pub fn learn_some(&self, shard: ShardId, from: ItemCursor, steps: usize) -> ItemCursor {
@@ -138,8 +157,13 @@ impl Router {
 
     /// Learns from an answer that shows an item.
     pub(super) fn learn_from(&self, outcome: &Outcome) {
-        if let Outcome::Answered(crate::ledger::Answer::Item { item, .. }) = outcome {
+        if let Outcome::Answered(Answer::Item { item, .. }) = outcome {
             self.directory.learn(item);
         }
     }
+}
+
+/// The answer to a question about a hold or bucket that is nowhere.
+pub(super) fn no_such_shard() -> Reply {
+    reply(Outcome::Answered(Answer::Refused(crate::ledger::Refusal::HoldNotFound)))
 }

@@ -39,4 +39,5 @@ pub use router::Router;
 pub use status::*;
 pub use supply::{Asked, Donor, Rank, StockPolicy, Supply};
 pub use thirst::ThirstLimits;
+pub(crate) use trade::Spreading;
 pub use writer::AgreedClock;

@@ -1,6 +1,7 @@
 //! Opening a shard on its runtime, and what the steward may ask of it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -50,6 +51,15 @@ pub struct ShardLimits {
 pub struct ShardService {
     pub(crate) place: Place,
     limits: ShardLimits,
+    preference: Arc<Preference>,
+}
+
+/// Who is meant to lead a shard, and how often this node has handed it over to that one.
+#[derive(Debug, Default)]
+struct Preference {
+    /// The node's id; 0 while nobody has said.
+    node: AtomicU64,
+    homecomings: AtomicU64,
 }
 
 /// Starts a shard's gate and batcher on this thread's runtime.
@@ -110,7 +120,7 @@ pub(super) fn assemble(
     replica.time_entries(Box::new(move |took| applied.applied(took)));
     let digests = Arc::default();
     let place = Place { group, replica, fence, meter, board, door, abstaining, digests };
-    (ShardService { place, limits }, writer, receiver)
+    (ShardService { place, limits, preference: Arc::default() }, writer, receiver)
 }
 
 impl ShardService {
@@ -179,6 +189,16 @@ impl ShardService {
         self.place.successors(own, self.limits.heartbeat, true).contains(&to)
     }
 
+    /// Says which node is meant to lead this shard when all is well.
+    pub fn prefer(&self, node: NodeId) {
+        self.preference.node.store(node.0, Ordering::Relaxed);
+    }
+
+    /// Counts that this node has handed the shard to the one that is meant to lead it.
+    pub fn count_homecoming(&self) {
+        self.preference.homecomings.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Estimates ledger time now, as an entry would be stamped; `None` before anything was applied.
     pub fn ledger_time(&self) -> Option<UnixMs> {
         let state = self.place.replica.read();
@@ -207,6 +227,10 @@ impl ShardService {
             shard: self.shard(),
             role: state.role,
             leader: state.leader,
+            preferred: Some(self.preference.node.load(Ordering::Relaxed))
+                .filter(|node| *node > 0)
+                .map(NodeId),
+            homecomings: self.preference.homecomings.load(Ordering::Relaxed),
             term: state.term,
             voters: state.voters,
             learners: state.learners,

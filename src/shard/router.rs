@@ -18,6 +18,7 @@ use super::forward::forward;
 use super::gate::{flight_key, read, stand_on};
 use super::handover::Abstaining;
 use super::home::{Door, Home, reply};
+use super::learning::no_such_shard;
 use super::meter::Meter;
 use super::placement::{goes_by_layout, shard_of};
 use super::slake::is_dry;
@@ -248,6 +249,7 @@ impl Router {
         let (deadline, hop) = (first.deadline, first.hop);
         let questions = requests.iter().map(|request| &request.question);
         let none = self.learn_missing(questions, deadline).await;
+        self.learn_first(&first.question);
         let mut replies = Replies::new(requests.len());
         let mut by_shard: BTreeMap<ShardId, (Vec<usize>, Vec<Addressed>)> = BTreeMap::new();
         for (at, Request { question, consistency, .. }) in requests.into_iter().enumerate() {
@@ -420,8 +422,12 @@ impl Router {
                 vec![reply(to); count]
             }
             Hop::Forward => {
-                place.meter.forwarded(count);
                 let link = self.link(&member);
+                // It could not be reached a moment ago: nobody waits for the next dial.
+                if link.is_down() {
+                    return vec![reply(Outcome::Paused(PauseReason::QuorumLost)); count];
+                }
+                place.meter.forwarded(count);
                 let questions =
                     questions.into_iter().map(|asked| (asked.question, asked.consistency));
                 let questions = questions.collect();
@@ -469,7 +475,7 @@ impl Router {
             return None;
         }
         let member = self.members.read().get(&leader).cloned()?;
-        Some(self.link(&member))
+        Some(self.link(&member)).filter(|link| !link.is_down())
     }
 
     /// Answers from memory here what a leader's memory can.
@@ -532,10 +538,6 @@ struct Here {
 
 fn is_moving(reply: &Reply) -> bool {
     matches!(reply.outcome, Outcome::Paused(PauseReason::Moving))
-}
-
-pub(super) fn no_such_shard() -> Reply {
-    reply(Outcome::Answered(Answer::Refused(crate::ledger::Refusal::HoldNotFound)))
 }
 
 impl Place {

@@ -77,6 +77,10 @@ pub struct ShardStatus {
     pub role: Role,
     /// The leadership that it knows.
     pub leader: Option<LeaderId>,
+    /// The node that is meant to lead it when all is well.
+    pub preferred: Option<NodeId>,
+    /// How often this node has handed the leadership to that one since its start.
+    pub homecomings: u64,
     /// Its Raft term.
     pub term: u64,
     /// Who votes.

@@ -26,6 +26,15 @@ const SENDS_A_TURN: usize = 32;
 /// Duties that the figure of what is in transit is taken from.
 const DUTIES_MAX: u32 = 1_000;
 
+/// What a spreading left to be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Spreading {
+    /// Nothing, for now.
+    Done,
+    /// Buckets lack units of their quotas which bucket 0 does not have.
+    Lacks,
+}
+
 /// What gathering came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Gathered {
@@ -102,22 +111,70 @@ impl Router {
 
     /// Sends from bucket 0 of an item what its quotas put into the other buckets and what never was
     /// there, as far as bucket 0 has more than its own share.
-    pub(crate) async fn spread_out(self: &Arc<Router>, shard: ShardId, bucket: BucketRef) {
+    pub(crate) async fn spread_out(
+        self: &Arc<Router>,
+        shard: ShardId,
+        bucket: BucketRef,
+    ) -> Spreading {
         if bucket.bucket != BucketId(0) {
-            return;
+            return Spreading::Done;
         }
         for _ in 0..SENDS_A_TURN {
-            let Some(layout) = self.fresh_layout(shard, bucket) else { return };
-            let Some((levels, _)) = self.levels_here(shard, layout.item()) else { return };
-            let Some(own) = level_in(&levels, bucket.bucket) else { return };
-            let total = levels.total.unwrap_or(layout.view().total);
-            let Some((to, quantity)) = next_share(&layout, own, self.bound(total, 0)) else {
-                return;
+            let Some(layout) = self.fresh_layout(shard, bucket) else { return Spreading::Done };
+            let Some((levels, _)) = self.levels_here(shard, layout.item()) else {
+                return Spreading::Done;
             };
+            let Some(own) = level_in(&levels, bucket.bucket) else { return Spreading::Done };
+            let total = levels.total.unwrap_or(layout.view().total);
+            let Some((to, missing)) = next_share(&layout, own) else { return Spreading::Done };
+            let spare = spare_of(&layout, own);
+            let quantity = room_of(own, self.bound(total, 0)).min(spare).min(missing);
+            if quantity == 0 {
+                return if spare == 0 { Spreading::Lacks } else { Spreading::Done };
+            }
             if !self.push(shard, &layout, own, to, quantity, total).await {
-                return;
+                return Spreading::Done;
             }
         }
+        Spreading::Done
+    }
+
+    /// Pulls to bucket 0, from the buckets that have most beyond their shares, what others lack of
+    /// theirs: after a change of quotas. Tells whether anything came. Never from a bucket that has
+    /// no more than its share, nor for one that has its own: so units do not go in circles.
+    pub(crate) async fn collect_surplus(
+        self: &Arc<Router>,
+        shard: ShardId,
+        bucket: BucketRef,
+    ) -> bool {
+        let Some(layout) = self.fresh_layout(shard, bucket) else { return false };
+        let Some((levels, _)) = self.levels_here(shard, layout.item()) else { return false };
+        let Some(own) = level_in(&levels, bucket.bucket) else { return false };
+        let deadline = runtime::now() + STEP_MAX;
+        let mut survey = self.survey(&layout, deadline).await;
+        let lacking = survey.levels.iter().filter_map(|one| lack_of(&layout, own, one));
+        let wanted = lacking.fold(0_u64, u64::saturating_add);
+        let mut donors: Vec<(u64, Level)> = std::mem::take(&mut survey.levels)
+            .into_iter()
+            .filter(|one| one.bucket != own.bucket)
+            .map(|one| (spare_of(&layout, &one), one))
+            .filter(|(spare, _)| *spare > 0)
+            .collect();
+        donors.sort_by_key(|(spare, one)| (std::cmp::Reverse(*spare), one.bucket));
+        // After every buyer who waits anywhere.
+        let rank = Some(Rank { since: UnixMs(u64::MAX), bucket: BucketId(u16::MAX) });
+        let mut brought = 0_u64;
+        for (spare, donor) in donors {
+            let wanted = wanted.saturating_sub(brought).min(spare);
+            if wanted == 0 || runtime::now() >= deadline {
+                break;
+            }
+            survey.levels = vec![donor];
+            let asked = Asked { wanted, waiting: wanted, free: own.free, rank };
+            let came = self.pull_from(&layout, own, &survey, asked, 0, deadline).await;
+            brought = brought.saturating_add(came);
+        }
+        brought > 0
     }
 
     /// The layout with the quotas of now: this node has the home's replica when it leads the home.
@@ -220,14 +277,36 @@ impl Router {
     }
 }
 
-/// The next send of a spreading: to whom, and how much. `None` when it is done.
-fn next_share(layout: &Layout, own: &Level, bound: u64) -> Option<(BucketId, u64)> {
-    let share = |bucket: BucketId| share_of(layout, bucket);
-    let spare = own.free.saturating_sub(share(own.bucket)?);
-    let room = bound.saturating_sub(own.in_transit).min(spare);
-    if room == 0 {
+/// Everything that a bucket has of its item.
+fn has(level: &Level) -> u64 {
+    [level.free, level.held, level.sold, level.earmarked].into_iter().fold(0, u64::saturating_add)
+}
+
+/// What a bucket has free beyond its share.
+fn spare_of(layout: &Layout, level: &Level) -> u64 {
+    let share = share_of(layout, level.bucket).unwrap_or(u64::MAX);
+    has(level).saturating_sub(share).min(level.free)
+}
+
+/// What may still go under way from a bucket.
+fn room_of(own: &Level, bound: u64) -> u64 {
+    bound.saturating_sub(own.in_transit)
+}
+
+/// What a bucket lacks of its share, of which bucket 0 (`own`) has not sent it as much before.
+fn lack_of(layout: &Layout, own: &Level, one: &Level) -> Option<u64> {
+    if one.bucket == own.bucket {
         return None;
     }
+    let share = share_of(layout, one.bucket)?;
+    let sent = pair_of(own, one.bucket).sent;
+    Some(share.saturating_sub(sent).min(share.saturating_sub(has(one))))
+}
+
+/// The next send of a spreading: to whom, and how much that one has never been sent of its share.
+/// `None` when it is done.
+fn next_share(layout: &Layout, own: &Level) -> Option<(BucketId, u64)> {
+    let share = |bucket: BucketId| share_of(layout, bucket);
     let missing = layout.buckets().iter().filter(|place| place.bucket != own.bucket);
     let missing = missing.filter_map(|place| {
         let sent = pair_of(own, place.bucket).sent;
@@ -235,7 +314,7 @@ fn next_share(layout: &Layout, own: &Level, bound: u64) -> Option<(BucketId, u64
         (missing > 0).then_some((missing, place.bucket))
     });
     let (missing, bucket) = missing.max_by_key(|(missing, _)| *missing)?;
-    Some((bucket, missing.min(room)))
+    Some((bucket, missing))
 }
 
 /// What a bucket has of its region's quota: even shares, the first buckets one more.

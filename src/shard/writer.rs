@@ -188,8 +188,13 @@ impl Writer {
 
     /// Gathers what is queued into one entry. From here on it counts as proposed.
     fn gather(&mut self) -> Option<Gathered> {
-        let undecided = self.flying.iter().filter(|entry| !entry.in_limbo).count();
-        if undecided >= self.limits.entries_in_flight_max {
+        let undecided = self.flying.iter().filter(|entry| !entry.in_limbo);
+        let (entries, commands) =
+            undecided.fold((0, 0), |(count, sum), entry| (count + 1, sum + entry.commands.len()));
+        // An entry costs every replica as much as many commands do, so another one goes out beside
+        // those under way only when it carries as many: else it gathers until they are decided.
+        let waiting = self.gate.places.len() + self.gate.finishes.len();
+        if entries >= self.limits.entries_in_flight_max || waiting < commands {
             return None;
         }
         let leader = self.gate.fence.may_propose().ok()?;

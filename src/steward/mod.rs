@@ -28,8 +28,6 @@ use crate::shard::{Outcome, Reply, Router, ShardService};
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How long an entry of the steward may take.
 const COMMAND_MAX: Duration = Duration::from_secs(2);
-/// Leadership moves to its preferred node at most this often.
-const MOVE_EVERY: Duration = Duration::from_secs(60);
 /// How long a failed checkpoint rests before the next attempt.
 const CHECKPOINT_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
@@ -44,6 +42,8 @@ pub struct StewardRules {
     pub checkpoint_every: Duration,
     /// Replicas are compared this often while anything changes.
     pub compare_every: Duration,
+    /// Leadership moves to its preferred node at most this often.
+    pub prefer_every: Duration,
     /// This node.
     pub own: NodeId,
 }
@@ -127,11 +127,12 @@ impl Steward {
         }
     }
 
-    /// Brings leadership to its preferred node when that is caught up, at most once a minute.
+    /// Brings leadership to its preferred node when that is caught up, at most every so often.
     async fn move_leadership(&mut self) {
         let own = self.rules.own;
         let Some(preferred) = self.router.preferred(self.shard.shard()) else { return };
-        let rested = runtime::now() - self.moved_at > MOVE_EVERY;
+        self.shard.prefer(preferred);
+        let rested = runtime::now() - self.moved_at > self.rules.prefer_every;
         if own == preferred || !rested || !self.shard.leads() {
             return;
         }
@@ -141,7 +142,9 @@ impl Steward {
         self.moved_at = runtime::now();
         if let Err(why) = self.shard.hand_over(own, Some(preferred)).await {
             tracing::info!(shard = %self.shard.shard(), to = %preferred, %why, "no transfer");
+            return;
         }
+        self.shard.count_homecoming();
     }
 
     async fn checkpoint(&mut self) {

@@ -102,6 +102,7 @@ impl Book {
             Route::Audit => self.audit(),
             Route::ReadLayout => self.read_layout(),
             Route::PutLayout => self.put_layout(),
+            Route::ReadItemOperation => self.read_item_operation(),
             Route::ListTransfers => self.list_transfers(),
             Route::MoveStock => self.move_stock(),
             Route::SoldOut => self.sold_out(),
@@ -131,12 +132,8 @@ impl Book {
             Route::ReadReceipt => self.read_receipt(),
             Route::VoidKey => self.void_key(),
             Route::Cluster => {
-                let schema = self.add::<api::Cluster>();
-                Entry::new("cluster", "The cluster as this node sees it").says(
-                    200,
-                    "The cluster.",
-                    schema,
-                )
+                let (schema, words) = (self.add::<api::Cluster>(), "The cluster.");
+                Entry::new("cluster", "The cluster as this node sees it").says(200, words, schema)
             }
             Route::Digest => {
                 let schema = self.add::<api::Digests>();

@@ -33,9 +33,17 @@ impl Book {
                 "Every shard has it, or the plan of a dry run.",
                 either(layout.clone(), plan),
             )
-            .says(202, "Done at home; the shards in `behind` have not answered.", layout)
+            .says(202, "Done at home, on its way to the others: `Location` names it.", layout)
             .changing()
             .or(&[K::NotFound, K::RevisionMismatch, K::PreconditionRequired])
+    }
+
+    pub(super) fn read_item_operation(&mut self) -> Entry {
+        let schema = self.add::<api::ItemOperation>();
+        Entry::new("layout", "Follows a change of an item to all its shards")
+            .says(200, "How far it has come. It goes on by itself, whoever dies.", schema)
+            .reading()
+            .or(&[K::NotFound])
     }
 
     pub(super) fn list_transfers(&mut self) -> Entry {

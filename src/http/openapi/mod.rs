@@ -142,6 +142,7 @@ impl Book {
                 "id" => "The hold's id, as the server gave it.",
                 "key" => "The idempotency key of a placement.",
                 "slug" => "The last part of a problem's type.",
+                "operation" => "The operation, as the `Location` of a 202 named it.",
                 _ => "The item's name.",
             };
             let schema = if name == "slug" || name == "id" { text() } else { id() };
