@@ -18,10 +18,7 @@ use crate::api::{self, ProblemKind};
 use crate::ledger::{
     NodeId, NodeOperation, OperationKind, OperationState, OperationStep, Seat, SeatRole, ShardId,
 };
-<<<<<<< HEAD
-=======
 use crate::runtime;
->>>>>>> sim
 use crate::shard::{Claim, Order, Ordered, Plan, Rejected, Sight, progress, step_words, uuid_hex};
 
 /// How long a token lets somebody in when nobody says.
