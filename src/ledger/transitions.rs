@@ -220,10 +220,10 @@ impl Ledger {
         let (hold, operation) =
             self.operation(&confirm.hold, &confirm.tenant, &confirm.key, asked)?;
         let record = hold.record;
-        let standing = match record.standing_at(self.books.now.0) {
-            Standing::Expired if planted(Fault::ConfirmsExpired) => Standing::Held,
-            standing => standing,
-        };
+        let mut standing = record.standing_at(self.books.now.0);
+        if planted(Fault::ConfirmsExpired) && standing == Standing::Expired {
+            standing = Standing::Held;
+        }
         let units = confirm.quantity.unwrap_or(record.quantity);
         let grant = match standing {
             Standing::Sold => {
