@@ -59,9 +59,10 @@ fn value_of(rng: &mut SmallRng, document: &Value, schema: &Value, depth: usize) 
             _ => value_of(rng, document, choice, depth + 1),
         };
     }
-    let kind = match &schema["type"] {
-        Value::Array(kinds) if !kinds.is_empty() => kinds[place(rng, kinds.len())].clone(),
-        kind => kind.clone(),
+    let kinds = schema["type"].as_array().filter(|kinds| !kinds.is_empty());
+    let kind = match kinds {
+        Some(kinds) => kinds[place(rng, kinds.len())].clone(),
+        None => schema["type"].clone(),
     };
     match kind.as_str() {
         Some("object") => object_of(rng, document, schema, depth),
@@ -141,10 +142,8 @@ fn request(
             "id" => holds.get(place(rng, holds.len())).cloned(),
             _ => None,
         };
-        let made = match value_of(rng, document, &parameter["schema"], 0) {
-            Value::String(text) => text,
-            other => other.to_string(),
-        };
+        let made = value_of(rng, document, &parameter["schema"], 0);
+        let made = made.as_str().map_or_else(|| made.to_string(), str::to_owned);
         let value = known.filter(|_| rng.random_bool(0.7)).unwrap_or(made);
         match parameter["in"].as_str() {
             Some("path") => path = path.replace(&format!("{{{name}}}"), &encoded(&value)),
@@ -159,9 +158,10 @@ fn request(
         path = format!("{path}?{}", query.join("&"));
     }
     let schema = &operation.says["requestBody"]["content"]["application/json"]["schema"];
-    let mut body = match schema {
-        Value::Null => Vec::new(),
-        schema => value_of(rng, document, schema, 0).to_string().into_bytes(),
+    let mut body = if schema.is_null() {
+        Vec::new()
+    } else {
+        value_of(rng, document, schema, 0).to_string().into_bytes()
     };
     if rng.random_bool(0.3) {
         bend(rng, &mut body, &[b"{\"quantity\":".repeat(400), b"[".repeat(2_000)]);

@@ -39,7 +39,7 @@ impl Service for Echo {
 
 impl Conversation for EchoTalk {
     fn frame(&mut self, kind: u16, body: Bytes, reply: ReplyTo) {
-        if kind % 3 == 0 { reply.refuse("not this") } else { reply.send(body) }
+        if kind.is_multiple_of(3) { reply.refuse("not this") } else { reply.send(body) }
     }
 
     fn closed(&mut self) {}

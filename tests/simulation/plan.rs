@@ -357,7 +357,8 @@ impl ItemPlan {
             })
             .collect();
         format!(
-            "item {}: {} units in {} buckets, ttl {} ms, limit {:?}, {} extends, regions {regions:?}",
+            "item {}: {} units in {} buckets, ttl {} ms, limit {:?}, {} extends, \
+             regions {regions:?}",
             self.name,
             self.total,
             self.buckets,

@@ -67,8 +67,10 @@ impl Figures {
     pub(crate) fn words(&self) -> String {
         format!(
             "one bucket:    {:>9.0} units/s\n\
-             eight buckets: {:>9.0} units/s on eight shards: {:.2} times as many (goal ≥ {RATIO_MIN})\n\
-             transfers:     {} for {} units sold to the last: {:.4} a unit (goal ≤ {TRANSFERS_MAX})\n\
+             eight buckets: {:>9.0} units/s on eight shards: {:.2} times as many \
+             (goal ≥ {RATIO_MIN})\n\
+             transfers:     {} for {} units sold to the last: {:.4} a unit \
+             (goal ≤ {TRANSFERS_MAX})\n\
              A model: a command keeps its shard's thread busy for {COMMAND:?}, a sync of a node's \
              log takes {SYNC:?} and is shared by its shards; three nodes, batches of {BATCH}, the \
              shipped code in virtual time. HTTP, JSON, bandwidth and shared cores cost nothing \

@@ -13,7 +13,7 @@ use axum::body::Body;
 use holdfast::clock::WallClock;
 use holdfast::config::Config;
 use holdfast::http::{self, Front};
-use holdfast::ledger::{ItemName, NodeId, Turn};
+use holdfast::ledger::{NodeId, Turn};
 use holdfast::node::{Counter, NodeError, Office, Parts};
 use holdfast::peer::{Network, PeerLimits, SimNetwork, Spawner};
 use holdfast::raft::Witness;
@@ -423,8 +423,8 @@ impl World {
         self.machines[at].disk.process_kill();
     }
 
-    /// Stops a node's process as an operator does, and as SIGTERM does: leaderships are handed over,
-    /// then it ends.
+    /// Stops a node's process as an operator does, and as SIGTERM does: leaderships are handed
+    /// over, then it ends.
     pub(crate) async fn stop_in_order(&self, at: usize) {
         /// The longest that an operator waits.
         const PATIENCE: Duration = Duration::from_secs(5);
@@ -569,7 +569,8 @@ impl World {
     #[cfg(test)]
     pub(crate) fn conjure(&self, at: usize, shard: usize, item: &str, units: u64) {
         let office = self.machines[at].node.lock().open.as_ref().map(|(one, _)| Arc::clone(one));
-        let name = ItemName { tenant: "default".to_owned(), item: item.to_owned() };
+        let name =
+            holdfast::ledger::ItemName { tenant: "default".to_owned(), item: item.to_owned() };
         if let Some(office) = office {
             office.corrupt_for_test(shard, |ledger| ledger.corrupt_for_test(&name, units));
         }
