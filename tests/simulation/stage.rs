@@ -267,7 +267,9 @@ fn attempt_after_its_void(seed: u64, trace: Trace) -> Verdict {
         until(&world, &Ask::post("/v1/receipts/k/void", "k", body), 200).await?;
         match first.await.map_err(|error| error.to_string())? {
             Told::Answer(answer) if answer.slug() == "key-voided" => Ok(()),
-            told @ (Told::Refused | Told::Lost | Told::Answer(_)) => Err(format!("an attempt after its void: {told:?}")),
+            told @ (Told::Refused | Told::Lost | Told::Answer(_)) => {
+                Err(format!("an attempt after its void: {told:?}"))
+            }
         }
     })
 }
