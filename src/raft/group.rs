@@ -39,6 +39,8 @@ pub struct Group {
     pub(super) cut_pages: usize,
     pub(super) heard: Arc<Heard>,
     pub(super) origin: Arc<Origin>,
+    /// Whoever changes the members, or hands leadership to one of them.
+    pub(super) turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// What a group was started from, and needs again to compare and rebuild its state.

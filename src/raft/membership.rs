@@ -7,6 +7,7 @@
 //! the next leader is asked for the same voters again.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use openraft::async_runtime::watch::WatchReceiver;
@@ -76,6 +77,15 @@ impl Group {
         }
     }
 
+    /// Keeps the members as they are until it is dropped; `None` while a change of them is under
+    /// way or was left half-way. Leadership is handed over under it only: handed to a voter that
+    /// is just becoming none, it would be nobody's.
+    pub fn keep_members(&self) -> Option<tokio::sync::OwnedMutexGuard<()>> {
+        let turn = Arc::clone(&self.turn).try_lock_owned().ok()?;
+        let membership = self.membership();
+        (membership.committed && !membership.is_joint()).then_some(turn)
+    }
+
     /// Returns the last index that is known to be committed here.
     pub fn committed(&self) -> LogIndex {
         let metrics = self.raft.metrics();
@@ -118,7 +128,10 @@ impl Group {
             Precondition::CommittedLeaderId { committed_leader_id: raft_leader(leader) },
             Precondition::LastMembershipLogId { last_membership_log_id: at.map(log_id_of) },
         ];
-        let changed = Box::pin(self.raft.change_membership_if(change, retain, guards));
+        let changed = Box::pin(async {
+            let _turn = self.turn.lock().await;
+            self.raft.change_membership_if(change, retain, guards).await
+        });
         match runtime::timeout(within, changed).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(RaftError::APIError(

@@ -146,7 +146,8 @@ pub async fn start_group(
         .await
         .map_err(|fatal| StartError::Raft { shard, why: fatal.to_string() })?;
     let (heard, cut_pages, origin) = (Arc::default(), options.cut_pages, Arc::new(origin));
-    let group = Group { raft, replica, checkpoints, cut_pages, heard, origin };
+    let group =
+        Group { raft, replica, checkpoints, cut_pages, heard, origin, turn: Arc::default() };
     group.set_electable(options.electable);
     Ok(group)
 }

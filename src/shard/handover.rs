@@ -95,6 +95,8 @@ impl Place {
         if self.successors(own, heartbeat, false).is_empty() {
             return Err("no voter that stands has answered within two heartbeats".to_owned());
         }
+        let kept = self.group.keep_members();
+        let _kept = kept.ok_or_else(|| "a change of the members is under way".to_owned())?;
         let Some(closed) = self.fence.close() else { return Ok(()) };
         let mut gate = Reopening { place: self, leadership: closed, is_armed: true };
         let Some(to) = self.caught_up(own, to, heartbeat).await else {

@@ -34,17 +34,12 @@ impl Client {
         let shard = self.rng.random_range(0..self.world.plan.shards);
         // Where a member may be lost for good, two voters would be too few.
         let loses = |kind: &Kind| matches!(kind, Kind::Wipe | Kind::BitFlip);
-        // And a seed either demotes or moves leaderships: a leadership that is moved to a voter
-        // just before that becomes a learner, and the leader the only voter, stays "moving" for
-        // ever (seed 22980 of the day on which both were drawn). Open: `shard/handover.rs` has to
-        // end such a leadership, and then this line goes.
-        let is_even = self.world.plan.seed.is_multiple_of(2);
         let may_lose = self.world.plan.kinds.iter().any(loses);
-        let may_demote = is_even && !may_lose;
+        let may_demote = !may_lose;
         let of_shard = |word: &str| format!("/admin/v1/shards/{shard}/{word}");
         let of_node = |word: &str| format!("/admin/v1/nodes/{node}/{word}");
         let path = match self.rng.random_range(0..10) {
-            0..4 if !may_demote => of_shard("leader"),
+            0..4 => of_shard("leader"),
             4 => of_shard("checkpoint"),
             // Nor is anybody drained there: with a third lost, the drained one does not stand, and
             // the other may lack what it has (seed 24131; open, in the same file).

@@ -294,7 +294,11 @@ impl Router {
     ///
     /// Words, when nobody could write it down.
     pub async fn tell_moved(self: &Arc<Router>, own: MemberSpec) -> Result<(), String> {
-        let mut last = "there is no other member".to_owned();
+        // It may lead the roster's shard itself: then no other member reaches that leader.
+        let mut last = match self.move_seat(own.clone()).await {
+            Ok(_) => return Ok(()),
+            Err(why) => why,
+        };
         for member in self.members().iter().filter(|member| member.node != own.node) {
             let deadline = runtime::now() + MOVE_MAX;
             match self.send_errand(member, Errand::Moved(own.clone()), deadline).await {
