@@ -11,8 +11,8 @@ use std::time::Duration;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ClientWriteError, InitializeError, RaftError};
 use openraft::impls::ProgressResponder;
-use openraft::raft::ClientWriteResult;
-use openraft::type_config::alias::OneshotReceiverOf;
+use openraft::raft::{ClientWriteResult, VoteRequest};
+use openraft::type_config::alias::{OneshotReceiverOf, VoteOf};
 use openraft::{Instant as _, ReadPolicy, ServerState};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -239,6 +239,22 @@ impl Group {
     /// Words, when the Raft core has stopped.
     pub async fn transfer_to(&self, node: NodeId) -> Result<(), String> {
         self.raft.trigger().transfer_leader(node.0).await.map_err(|fatal| fatal.to_string())
+    }
+
+    /// Ends this node's leadership of `term`, for whoever is elected next, also this node: gives its
+    /// vote in the next term to `to`, as if that stood for it. A leader that was asked to hand over
+    /// takes no entry any more, and cannot be elected again while it leads: if nobody else may
+    /// stand it would lead for ever and grant nothing.
+    ///
+    /// # Errors
+    ///
+    /// Words, when the Raft core has stopped.
+    pub async fn step_down(&self, term: u64, to: NodeId) -> Result<(), String> {
+        let known = self.raft.with_raft_state(|state| state.log_ids.last().cloned()).await;
+        let last_log_id = known.map_err(|fatal| fatal.to_string())?;
+        let vote = VoteOf::<TypeConfig>::new(term + 1, to.0);
+        let request = VoteRequest { vote, last_log_id, leadership_transfer: true };
+        self.raft.vote(request).await.map(|_| ()).map_err(|error| error.to_string())
     }
 
     /// Lets this node stand for election, or not.

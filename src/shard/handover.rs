@@ -114,7 +114,10 @@ impl Place {
             }
             runtime::sleep(LOOK_EVERY).await;
         }
-        Err(asked.err().unwrap_or_else(|| format!("node {to} did not take the leadership")))
+        asked?;
+        tracing::warn!(shard = %self.door.shard, %to, "leadership was not taken: it is given up");
+        self.group.step_down(closed.term, to).await?;
+        Err(format!("node {to} did not take the leadership"))
     }
 
     /// Waits, with the gate closed, until somebody (`to`, if named) lacks nothing of the log:
