@@ -168,7 +168,13 @@ impl Resize {
         let shard = self.shard.shard();
         tracing::info!(%shard, ?change, "changing the members");
         let group = self.shard.group().clone();
+        let moves = matches!(change, MemberChange::Addresses(_));
         match group.change_members(change, leader, membership.at, CHANGE_MAX).await {
+            // openraft goes on sending to where a member was: the next leader begins anew.
+            Ok(()) if moves => match self.shard.hand_over(self.router.own(), None).await {
+                Ok(()) => self.said.clear(),
+                Err(why) => self.say(format!("members have moved, and are not followed: {why}")),
+            },
             Ok(()) => self.said.clear(),
             Err(why) => {
                 self.say(format!("the members were not changed: {why}"));
