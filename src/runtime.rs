@@ -118,7 +118,7 @@ pub fn cost_of_a_command(cost: Duration) {
 }
 
 /// Takes the time that so many commands take the thread of their shard: in the simulator what
-/// [`cost_of_a_command`] said, nothing otherwise, since there the work itself takes it.
+/// `cost_of_a_command` said, nothing otherwise, since there the work itself takes it.
 pub async fn work(commands: usize) {
     #[cfg(feature = "sim")]
     {

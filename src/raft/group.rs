@@ -241,9 +241,9 @@ impl Group {
         self.raft.trigger().transfer_leader(node.0).await.map_err(|fatal| fatal.to_string())
     }
 
-    /// Ends this node's leadership of `term`, for whoever is elected next, also this node: gives its
-    /// vote in the next term to `to`, as if that stood for it. A leader that was asked to hand over
-    /// takes no entry any more, and cannot be elected again while it leads: if nobody else may
+    /// Ends this node's leadership of `term`, for whoever is elected next, also this node: gives
+    /// its vote in the next term to `to`, as if that stood for it. A leader that was asked to hand
+    /// over takes no entry any more, and cannot be elected again while it leads: if nobody else may
     /// stand it would lead for ever and grant nothing.
     ///
     /// # Errors
