@@ -10,8 +10,8 @@ use super::digest::{self, Digest};
 use super::due::SWEPT_FOR_COMMANDS_MAX;
 use super::ids::{LogIndex, ShardId, UnixMs};
 use super::item::ItemKey;
+use super::lookahead::Seen;
 use super::page::{NAME_BYTES, PageId};
-use super::receipts::Trace;
 use super::{BucketRef, Settings};
 
 /// The ledger's bookkeeping.
@@ -49,8 +49,8 @@ pub(super) struct Books {
     pub(super) expired: u64,
     /// Nobody reads the answers of the entry being applied.
     pub(super) unanswered: bool,
-    /// Traces of the placements of the entry being applied, in order.
-    pub(super) traces: Vec<Trace>,
+    /// What was looked at of the entry being applied, a part for each command.
+    pub(super) seen: Vec<Seen>,
     scratch: Vec<u8>,
 }
 
@@ -74,7 +74,7 @@ impl Books {
             swept: 0,
             expired: 0,
             unanswered: false,
-            traces: Vec::new(),
+            seen: Vec::new(),
             scratch: Vec::new(),
         }
     }

@@ -8,18 +8,17 @@
 
 use super::Ledger;
 use super::bucket::Bucket;
-use super::command::{BatchOf, CommandOf};
-use super::ids::NameRef;
+use super::command::CommandOf;
 use super::receipts::Trace;
 use super::scope::Placement;
 
-/// What looking at a command has found out, for [`Ledger::foresee_seen`].
+/// What looking at a command has found out, for whoever judges it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Seen(pub(super) Option<Trace>);
 
 impl Ledger {
-    /// Looks at what placements among commands that are about to be foreseen will ask for: `seen`
-    /// has a part for each of them afterwards, in order. What is no placement is `None`.
+    /// Looks at what placements among commands that are about to be judged will ask for: `seen` has
+    /// a part for each of them afterwards, in order. What is no placement is `None`.
     pub fn look_at<'a, P: Placement + 'a>(
         &self,
         commands: impl Iterator<Item = Option<&'a CommandOf<P>>>,
@@ -32,32 +31,18 @@ impl Ledger {
             seen.push(Seen(place.map(|place| self.trace(place.buyer, place.key))));
             first = first.or(place);
         }
+        // Nearly always all are of one item: what others ask for is not looked at.
         let Some(first) = first else { return };
-        self.glance_at(first.name, seen.iter().filter_map(|seen| seen.0.as_ref()));
+        let Ok((item, _)) = self.item_named(first.name) else { return };
+        if let Some(bucket) = self.buckets_of(item).next() {
+            let looks = seen.iter().filter_map(|seen| Some(bucket.glance(seen.0.as_ref()?)));
+            std::hint::black_box(looks.fold(0, usize::wrapping_add));
+        }
     }
 
     /// The trace of a placing key.
     pub(super) fn trace(&self, buyer: Option<&str>, key: &str) -> Trace {
         Trace::of(&self.books.settings, buyer, key)
-    }
-
-    /// Looks at what the placements of an entry will ask for. Leaves their traces, in order, in
-    /// `traces`.
-    pub(super) fn look_ahead<P: Placement>(&self, batch: &BatchOf<P>, traces: &mut Vec<Trace>) {
-        let placements = || batch.commands.iter().filter_map(|command| command.placing());
-        traces.clear();
-        traces.extend(placements().map(|place| self.trace(place.buyer, place.key)));
-        // Nearly always all are of one item: what others ask for is not looked at.
-        let Some(first) = placements().next() else { return };
-        self.glance_at(first.name, traces.iter());
-    }
-
-    fn glance_at<'a>(&self, name: NameRef<'_>, traces: impl Iterator<Item = &'a Trace>) {
-        let Ok((item, _)) = self.item_named(name) else { return };
-        if let Some(bucket) = self.buckets_of(item).next() {
-            let looks = traces.map(|trace| bucket.glance(trace));
-            std::hint::black_box(looks.fold(0, usize::wrapping_add));
-        }
     }
 }
 

@@ -204,20 +204,18 @@ impl Ledger {
         self.books.swept = 0;
         self.sweep_due();
         self.forget_old(batch.commands.len());
-        let mut traces = std::mem::take(&mut self.books.traces);
-        self.look_ahead(batch, &mut traces);
-        let mut next = traces.iter();
-        for command in &batch.commands {
+        let mut seen = std::mem::take(&mut self.books.seen);
+        self.look_at(batch.commands.iter().map(Some), &mut seen);
+        for (command, seen) in batch.commands.iter().zip(&seen) {
             answer(match command.placing() {
                 Some(place) => {
-                    let known = next.next().copied();
-                    let trace = known.unwrap_or_else(|| self.trace(place.buyer, place.key));
+                    let trace = seen.0.unwrap_or_else(|| self.trace(place.buyer, place.key));
                     self.place(place, trace)
                 }
                 None => self.command(command),
             });
         }
-        self.books.traces = traces;
+        self.books.seen = seen;
         self.settle();
     }
 
