@@ -18,12 +18,13 @@ use crate::codec;
 use crate::ledger::{NodeId, Settings};
 use crate::runtime;
 use crate::shard::{Adopt, MemberSpec, uuid_bytes, uuid_hex};
-use crate::storage::Disk;
+use crate::storage::{Disk, read_if_there, write_durably};
 
 const FILE: &str = "joining";
-const BESIDE: &str = "joining.tmp";
 const KIND: u16 = 0x0403;
 const VERSION: u16 = 1;
+/// The longest file that is read, in bytes.
+const BYTES_MAX: u64 = 1 << 10;
 /// How long a cluster that does not answer rests before it is asked again.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// How long one attempt may take.
@@ -35,26 +36,14 @@ fn drawn(
     dir: &Path,
     draw: impl FnOnce() -> [u8; 16],
 ) -> std::io::Result<[u8; 16]> {
-    match disk.open(&dir.join(FILE)) {
-        Ok(file) => {
-            let mut bytes = vec![0; usize::try_from(file.length()?.min(1 << 10)).unwrap_or(0)];
-            file.read_exact_at(0, &mut bytes)?;
-            let read = codec::open(KIND, VERSION, &bytes).and_then(codec::decode);
-            read.map_err(std::io::Error::other)
-        }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let uuid = draw();
-            let payload = codec::encode(&uuid).map_err(std::io::Error::other)?;
-            let beside = dir.join(BESIDE);
-            let file = disk.create(&beside)?;
-            file.write_at(0, &codec::seal(KIND, VERSION, &payload))?;
-            file.sync_data()?;
-            disk.rename(&beside, &dir.join(FILE))?;
-            disk.sync_dir(dir)?;
-            Ok(uuid)
-        }
-        Err(error) => Err(error),
+    if let Some(bytes) = read_if_there(disk, &dir.join(FILE), BYTES_MAX)? {
+        let read = codec::open(KIND, VERSION, &bytes).and_then(codec::decode);
+        return read.map_err(std::io::Error::other);
     }
+    let uuid = draw();
+    let payload = codec::encode(&uuid).map_err(std::io::Error::other)?;
+    write_durably(disk, dir, FILE, &codec::seal(KIND, VERSION, &payload))?;
+    Ok(uuid)
 }
 
 /// What the cluster answers.

@@ -18,7 +18,7 @@ use crate::ledger::{NodeId, Roster, SeatRole};
 use crate::raft::Member;
 use crate::runtime;
 use crate::shard::{MemberSpec, spec};
-use crate::storage::Disk;
+use crate::storage::{Disk, read_if_there, write_durably};
 
 /// How often the roster is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -26,7 +26,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 const ASK_EVERY: Duration = Duration::from_millis(500);
 
 const FILE: &str = "removed";
-const BESIDE: &str = "removed.tmp";
 const KIND: u16 = 0x0402;
 const VERSION: u16 = 1;
 /// The longest file that is read, in bytes.
@@ -38,14 +37,7 @@ const BYTES_MAX: u64 = 64 << 10;
 ///
 /// When the file cannot be read or is damaged.
 pub(super) fn read_removal(disk: &dyn Disk, dir: &Path) -> std::io::Result<Option<String>> {
-    let file = match disk.open(&dir.join(FILE)) {
-        Ok(file) => file,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    let length = file.length()?.min(BYTES_MAX);
-    let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
-    file.read_exact_at(0, &mut bytes)?;
+    let Some(bytes) = read_if_there(disk, &dir.join(FILE), BYTES_MAX)? else { return Ok(None) };
     let decoded = codec::open(KIND, VERSION, &bytes).and_then(codec::decode);
     decoded.map(Some).map_err(std::io::Error::other)
 }
@@ -57,12 +49,7 @@ pub(super) fn read_removal(disk: &dyn Disk, dir: &Path) -> std::io::Result<Optio
 /// What the disk said.
 pub(super) fn write_removal(disk: &dyn Disk, dir: &Path, why: &str) -> std::io::Result<()> {
     let payload = codec::encode(&why).map_err(std::io::Error::other)?;
-    let beside = dir.join(BESIDE);
-    let file = disk.create(&beside)?;
-    file.write_at(0, &codec::seal(KIND, VERSION, &payload))?;
-    file.sync_data()?;
-    disk.rename(&beside, &dir.join(FILE))?;
-    disk.sync_dir(dir)
+    write_durably(disk, dir, FILE, &codec::seal(KIND, VERSION, &payload))
 }
 
 /// What a roster says to one node.

@@ -173,6 +173,44 @@ pub fn create_dir_durably(disk: &dyn Disk, dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Writes a small file in the place of any other of that name, durably: beside it (`NAME.tmp`),
+/// synced, renamed, the directory synced.
+///
+/// # Errors
+///
+/// What the disk said: then the old file is there, or this one, whole.
+pub fn write_durably(disk: &dyn Disk, dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let beside = dir.join(format!("{name}.tmp"));
+    let file = disk.create(&beside)?;
+    file.write_at(0, bytes)?;
+    file.sync_data()?;
+    disk.rename(&beside, &dir.join(name))?;
+    disk.sync_dir(dir)
+}
+
+/// Reads a small file, its first `bytes_max` bytes; `None` when there is none.
+///
+/// # Errors
+///
+/// What the disk said.
+pub fn read_if_there(disk: &dyn Disk, path: &Path, bytes_max: u64) -> io::Result<Option<Vec<u8>>> {
+    let file = match disk.open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let mut bytes = vec![0; usize::try_from(file.length()?.min(bytes_max)).unwrap_or(0)];
+    let mut read = 0;
+    while read < bytes.len() {
+        match file.read_at(read as u64, &mut bytes[read..])? {
+            0 => break,
+            more => read += more,
+        }
+    }
+    bytes.truncate(read);
+    Ok(Some(bytes))
+}
+
 /// The machine's file system.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RealDisk;

@@ -14,14 +14,13 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::Disk;
 use super::checkpoint::Origin;
+use super::{Disk, write_durably};
 use crate::codec::{self, CodecError};
 use crate::ledger::{NodeId, Settings, ShardId, UnixMs};
 
 /// The name of the identity file within the data directory.
 pub const IDENTITY_FILE: &str = "identity";
-const BESIDE: &str = "identity.tmp";
 /// The envelope kind of an identity.
 const IDENTITY_KIND: u16 = 0x0313;
 /// The format of a data directory that this build reads and writes.
@@ -137,12 +136,7 @@ impl Identity {
             let reason = "the identity does not fit its file";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, reason).into());
         }
-        let beside = dir.join(BESIDE);
-        let file = disk.create(&beside)?;
-        file.write_at(0, &sealed)?;
-        file.sync_data()?;
-        disk.rename(&beside, &dir.join(IDENTITY_FILE))?;
-        Ok(disk.sync_dir(dir)?)
+        Ok(write_durably(disk, dir, IDENTITY_FILE, &sealed)?)
     }
 
     /// Returns the origin that one shard's page databases must have.

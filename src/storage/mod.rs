@@ -18,7 +18,10 @@ pub use checkpoint::{
     Checkpoints, Origin, PageDesk, PinnedCheckpoint,
 };
 pub use data_dir::{Ballast, DataDir, DataDirError};
-pub use disk::{DISK_FULL, Disk, DiskFile, RealDisk, create_dir_durably, is_full, measure_sync};
+pub use disk::{
+    DISK_FULL, Disk, DiskFile, RealDisk, create_dir_durably, is_full, measure_sync, read_if_there,
+    write_durably,
+};
 pub use identity::{Identity, IdentityError};
 pub use log::{
     LogEntry, LogError, LogHealth, LogOptions, LogPosition, NodeLog, ReadLog, ShardLog,
