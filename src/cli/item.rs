@@ -321,7 +321,7 @@ pub(super) fn path(item: &str, tail: &str) -> String {
 }
 
 /// Sends a change that may be repeated without a key: it says how things are to be.
-async fn send(
+pub(super) async fn send(
     client: &Client,
     method: Method,
     path: &str,

@@ -9,6 +9,7 @@ use clap::{Args, Subcommand};
 use http::Method;
 use serde_json::{Value, json};
 
+use super::item::send;
 use super::output::{Voice, people_watch, rows};
 use super::progress::spinner;
 use super::{Failure, Reach};
@@ -35,10 +36,8 @@ On the new, empty machine:
         /// Let it follow only, without a vote.
         #[arg(long)]
         learner: bool,
-        /// How long the token lets somebody in, in ms.
-        #[arg(long, default_value_t = 3_600_000, value_name = "MS",
-            value_parser = clap::value_parser!(u64).range(1_000..=604_800_000))]
-        valid_ms: u64,
+        #[command(flatten)]
+        token: Token,
         #[command(flatten)]
         how: How,
     },
@@ -69,10 +68,8 @@ On the new, empty machine:
     Replace {
         /// The node that goes.
         node: u64,
-        /// How long the token lets somebody in, in ms.
-        #[arg(long, default_value_t = 3_600_000, value_name = "MS",
-            value_parser = clap::value_parser!(u64).range(1_000..=604_800_000))]
-        valid_ms: u64,
+        #[command(flatten)]
+        token: Token,
         #[command(flatten)]
         how: How,
     },
@@ -107,6 +104,14 @@ pub(super) struct How {
     /// How long to wait until it is done, in ms. It goes on all the same.
     #[arg(long, default_value_t = 600_000, value_name = "MS")]
     wait_ms: u64,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(super) struct Token {
+    /// How long the token lets somebody in, in ms.
+    #[arg(long, default_value_t = 3_600_000, value_name = "MS",
+        value_parser = clap::value_parser!(u64).range(1_000..=604_800_000))]
+    valid_ms: u64,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -172,12 +177,12 @@ impl NodeVerb {
                 voice.data(&done, || super::output::members(&done));
                 return Ok(());
             }
-            NodeVerb::Add { learner, valid_ms, how } => {
+            NodeVerb::Add { learner, token: Token { valid_ms }, how } => {
                 let body = json!({"learner": learner, "valid_ms": valid_ms});
                 let change = Change::post("/admin/v1/nodes".to_owned(), how);
                 Change { body: Some(body), ..change }
             }
-            NodeVerb::Replace { node, valid_ms, how } => {
+            NodeVerb::Replace { node, token: Token { valid_ms }, how } => {
                 let body = json!({"valid_ms": valid_ms});
                 Change { body: Some(body), ..Change::post(at(node, "/replace"), how) }
             }
@@ -194,15 +199,6 @@ impl NodeVerb {
         };
         begin(&client, voice, change, &reach.url).await
     }
-}
-
-async fn send(
-    client: &Client,
-    method: Method,
-    path: &str,
-    body: Option<&Value>,
-) -> Result<Value, Failure> {
-    Ok(client.send(method, path, body, None, client.deadline()).await?.body)
 }
 
 async fn begin(
