@@ -49,13 +49,8 @@ async fn fleet_with_clocks(plan: Plan) -> Option<(Fleet, Vec<Clock>)> {
         fleet.environment_on(id, "FAKETIME_DONT_FAKE_MONOTONIC", 1);
         fleet.environment_on(id, "DONT_FAKE_MONOTONIC", 1);
         clocks.push(clock);
-        fleet.start_node(id);
     }
-    for id in fleet.ids() {
-        fleet.wait_up(id).await;
-    }
-    fleet.found().await;
-    fleet.wait_ready().await;
+    fleet.unite().await;
     Some((fleet, clocks))
 }
 

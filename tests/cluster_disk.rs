@@ -139,14 +139,7 @@ async fn with_small_disks(small: &[usize]) -> Option<(Fleet, Vec<SmallDisk>)> {
         };
         disks.push(disk);
     }
-    for id in fleet.ids() {
-        fleet.start_node(id);
-    }
-    for id in fleet.ids() {
-        fleet.wait_up(id).await;
-    }
-    fleet.found().await;
-    fleet.wait_ready().await;
+    fleet.unite().await;
     fleet.put_units("ticket", 1_000_000).await;
     fleet.put_units("filler", 1_000_000).await;
     Some((fleet, disks))
@@ -329,13 +322,8 @@ async fn leader_whose_disk_hangs_hands_over_answers_all_the_same_and_follows_whe
         };
         fleet.set_on(id, "node.data_dir", at.join("data").display());
         disks.push(disk);
-        fleet.start_node(id);
     }
-    for id in fleet.ids() {
-        fleet.wait_up(id).await;
-    }
-    fleet.found().await;
-    fleet.wait_ready().await;
+    fleet.unite().await;
     fleet.put_units("ticket", 1_000_000).await;
     fleet.put_units("asked", 10).await;
     let buying = Buying::start("ticket", fleet.all_http(), 8, seed);

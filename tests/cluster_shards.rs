@@ -139,14 +139,7 @@ async fn regions_buckets_lie_with_its_nodes_and_leadership_comes_home() {
     for (id, region) in [(1, "eu"), (2, "us"), (3, "asia")] {
         fleet.set_on(id, "node.region", region);
     }
-    for id in fleet.ids() {
-        fleet.start_node(id);
-    }
-    for id in fleet.ids() {
-        fleet.wait_up(id).await;
-    }
-    fleet.found().await;
-    fleet.wait_ready().await;
+    fleet.unite().await;
     // The meant leaders: shards in turn over the nodes.
     for shard in 0..4_u16 {
         let meant = 1 + usize::from(shard) % 3;

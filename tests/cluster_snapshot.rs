@@ -66,14 +66,7 @@ async fn follower_behind_the_purge_gets_a_checkpoint_that_replaces_what_it_had()
     // When node 1 is gone, node 3 leads.
     fleet.set_on(2, "raft.election_min_ms", 6_000);
     fleet.set_on(2, "raft.election_max_ms", 8_000);
-    for id in fleet.ids() {
-        fleet.start_node(id);
-    }
-    for id in fleet.ids() {
-        fleet.wait_up(id).await;
-    }
-    fleet.found().await;
-    fleet.wait_ready().await;
+    fleet.unite().await;
     let rules = json!({"ttl_ms": 600_000, "max_ttl_ms": 600_000});
     fleet.put_item("ticket", &json!({"total": 1_000_000, "hold": rules})).await;
     fleet.put_item("gone", &json!({"total": 5, "hold": rules})).await;

@@ -99,9 +99,8 @@ fn own_address() -> IpAddr {
 impl Fleet {
     /// Starts nodes and makes a cluster of them with `holdfast cluster init`.
     pub(crate) async fn start(plan: Plan) -> Fleet {
-        let mut fleet = Fleet::start_empty(plan).await;
-        fleet.found().await;
-        fleet.wait_ready().await;
+        let mut fleet = Fleet::prepare(plan);
+        fleet.unite().await;
         fleet
     }
 
@@ -121,13 +120,24 @@ impl Fleet {
     /// Starts nodes that belong to no cluster yet.
     pub(crate) async fn start_empty(plan: Plan) -> Fleet {
         let mut fleet = Fleet::prepare(plan);
-        for id in fleet.founders() {
-            fleet.start_node(id);
-        }
-        for id in fleet.founders() {
-            fleet.wait_up(id).await;
-        }
+        fleet.start_founders().await;
         fleet
+    }
+
+    async fn start_founders(&mut self) {
+        for id in self.founders() {
+            self.start_node(id);
+        }
+        for id in self.founders() {
+            self.wait_up(id).await;
+        }
+    }
+
+    /// Starts the nodes that were prepared, makes a cluster of them and waits until all serve.
+    pub(crate) async fn unite(&mut self) {
+        self.start_founders().await;
+        self.found().await;
+        self.wait_ready().await;
     }
 
     /// Chooses directories and ports, and starts nothing.

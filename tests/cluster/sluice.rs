@@ -44,14 +44,7 @@ impl Sluices {
             ports.push((listener, peer));
         }
         std::thread::spawn(move || serve_all(ports, seen));
-        for id in fleet.ids() {
-            fleet.start_node(id);
-        }
-        for id in fleet.ids() {
-            fleet.wait_up(id).await;
-        }
-        fleet.found().await;
-        fleet.wait_ready().await;
+        fleet.unite().await;
         (fleet, Sluices { shut })
     }
 
