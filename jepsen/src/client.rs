@@ -3,12 +3,15 @@
 //! It never retries: a failure says whether the request may have reached the node, and what to make
 //! of it is the caller's decision.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+
+use crate::roll::Roll;
 
 /// The longest answer that is read, in bytes.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
@@ -80,22 +83,22 @@ impl Patience {
     }
 }
 
-/// A client with a connection to each node.
+/// A client with a connection to each node that it has asked.
 #[derive(Debug)]
 pub(crate) struct Caller {
-    nodes: Vec<SocketAddr>,
-    kept: Vec<Option<TcpStream>>,
+    roll: Roll,
+    kept: BTreeMap<u64, TcpStream>,
 }
 
 impl Caller {
-    /// Makes one for the nodes at these addresses; node 1 is the first.
-    pub(crate) fn new(nodes: &[SocketAddr]) -> Caller {
-        Caller { nodes: nodes.to_vec(), kept: nodes.iter().map(|_| None).collect() }
+    /// Makes one for the nodes of a roll.
+    pub(crate) fn new(roll: &Roll) -> Caller {
+        Caller { roll: roll.clone(), kept: BTreeMap::new() }
     }
 
-    /// How many nodes it knows.
-    pub(crate) fn nodes(&self) -> usize {
-        self.nodes.len()
+    /// The nodes that it knows.
+    pub(crate) fn roll(&self) -> &Roll {
+        &self.roll
     }
 
     /// Asks a node.
@@ -109,19 +112,22 @@ impl Caller {
         request: &Request,
         patience: Patience,
     ) -> Result<Response, Lost> {
-        let at = usize::try_from(node).ok().and_then(|node| node.checked_sub(1));
-        let at = at.filter(|at| *at < self.nodes.len()).expect("nodes are numbered from 1");
-        let kept = self.kept[at].take().filter(is_open);
+        let Some(address) = self.roll.address(node) else {
+            return Err(Lost::NotSent(format!("node {node} is nowhere")));
+        };
+        let kept = self.kept.remove(&node).filter(is_open);
         let deadline = tokio::time::Instant::now() + patience.own;
         let mut stream = match kept {
             Some(stream) => stream,
-            None => connect(self.nodes[at], deadline).await?,
+            None => connect(address, deadline).await?,
         };
-        let text = compose(request, self.nodes[at], patience);
+        let text = compose(request, address, patience);
         let answered = tokio::time::timeout_at(deadline, exchange(&mut stream, &text)).await;
         match answered {
             Ok(Ok((response, keep))) => {
-                self.kept[at] = keep.then_some(stream);
+                if keep {
+                    self.kept.insert(node, stream);
+                }
                 Ok(response)
             }
             Ok(Err(why)) => Err(Lost::Unknown(why)),

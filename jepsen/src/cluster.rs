@@ -2,6 +2,7 @@
 //!
 //! The suite ends only processes that it started, by their ids, and waits until they are gone.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -12,8 +13,9 @@ use serde_json::Value as Json;
 use tokio::process::{Child, Command};
 
 use crate::client::{Caller, Patience, Request};
-use crate::disk::Disk;
+use crate::disk::{Disk, Medium};
 use crate::net::{self, HTTP_PORT, Net, PEER_PORT};
+use crate::roll::Roll;
 use crate::tool;
 
 /// How long a node may take to do what should be done at once.
@@ -54,6 +56,8 @@ pub(crate) struct Node {
     config: PathBuf,
     log: PathBuf,
     clock: PathBuf,
+    /// The URLs and the token with which it came: its command line stays as it was.
+    join: Option<(String, String)>,
     child: Option<Child>,
     pid: Option<u32>,
 }
@@ -62,7 +66,10 @@ pub(crate) struct Node {
 #[derive(Debug)]
 pub(crate) struct Cluster {
     pub(crate) plan: Plan,
-    pub(crate) nodes: Vec<Node>,
+    /// By id: the members, those that are to become members, and those removed that still run.
+    pub(crate) nodes: BTreeMap<u64, Node>,
+    /// Who belongs to it, for clients.
+    pub(crate) roll: Roll,
     pub(crate) net: Option<Net>,
     /// The library that fakes the wall clock, where the machine has it.
     faketime: Option<PathBuf>,
@@ -94,23 +101,12 @@ impl Cluster {
             Ground::Namespaces => Some(Net::lay(plan.nodes).await?),
             Ground::Loopback => None,
         };
-        let mounts = plan.ground == Ground::Namespaces;
-        let mut nodes = Vec::new();
-        for id in 1..=plan.nodes {
-            let disk = Disk::make(&plan.scratch, id, mounts).await?;
-            let file = |name: &str| plan.scratch.join(format!("n{id}.{name}"));
-            let log = plan.out.join(format!("n{id}.log"));
-            let (config, clock) = (file("toml"), file("clock"));
-            write(&clock, "+0\n")?;
-            let http = plan.http(id);
-            write(&config, &configuration(id, http, &disk.data()))?;
-            nodes.push(Node { id, http, disk, config, log, clock, child: None, pid: None });
-        }
-        let addresses: Vec<SocketAddr> = nodes.iter().map(|node| node.http).collect();
-        let caller = Caller::new(&addresses);
-        let faketime = faketime();
-        let mut cluster = Cluster { plan, nodes, net, faketime, caller };
+        let roll = Roll::default();
+        let (nodes, caller, faketime) = (BTreeMap::new(), Caller::new(&roll), faketime());
+        let mut cluster = Cluster { plan, nodes, roll, net, faketime, caller };
         for id in 1..=cluster.plan.nodes {
+            cluster.furnish(id, None).await?;
+            cluster.roll.welcome(id);
             cluster.start(id)?;
         }
         for id in 1..=cluster.plan.nodes {
@@ -123,9 +119,58 @@ impl Cluster {
         Ok(cluster)
     }
 
+    /// Gives a machine its disk and its configuration; `join` are the URLs and the token with which
+    /// it comes into a cluster that runs.
+    async fn furnish(&mut self, id: u64, join: Option<(String, String)>) -> Result<(), String> {
+        let mounts = self.plan.ground == Ground::Namespaces;
+        let disk = Disk::make(&self.plan.scratch, id, mounts).await?;
+        let file = |name: &str| self.plan.scratch.join(format!("n{id}.{name}"));
+        let log = self.plan.out.join(format!("n{id}.log"));
+        let (config, clock) = (file("toml"), file("clock"));
+        write(&clock, "+0\n")?;
+        let http = self.plan.http(id);
+        write(&config, &configuration(id, http, &disk.data()))?;
+        let node = Node { id, http, disk, config, log, clock, join, child: None, pid: None };
+        self.nodes.insert(id, node);
+        self.roll.know(id, http);
+        Ok(())
+    }
+
+    /// Starts a fresh machine that joins with a token. The cluster has told its id.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be made or started.
+    pub(crate) async fn join(&mut self, id: u64, token: &str) -> Result<(), String> {
+        if let Some(net) = &mut self.net {
+            net.connect(id).await?;
+        }
+        let urls = self.roll.members().into_iter().filter_map(|node| self.roll.address(node));
+        let urls: Vec<String> = urls.map(|address| format!("http://{address}")).collect();
+        self.furnish(id, Some((urls.join(","), token.to_owned()))).await?;
+        self.start(id)
+    }
+
+    /// Ends a machine that was removed, and takes it away with its disk.
+    ///
+    /// # Errors
+    ///
+    /// When its disk is still in use, or `ip` fails.
+    pub(crate) async fn dismantle(&mut self, id: u64) -> Result<(), String> {
+        self.roll.forget(id);
+        let Some(mut node) = self.nodes.remove(&id) else { return Ok(()) };
+        node.signal(Signal::CONT);
+        node.kill().await;
+        node.disk.discard().await?;
+        match &mut self.net {
+            Some(net) => net.disconnect(id).await,
+            None => Ok(()),
+        }
+    }
+
     async fn init(&self) -> Result<(), String> {
         let urls: Vec<String> =
-            self.nodes.iter().map(|node| format!("http://{}", node.http)).collect();
+            self.nodes.values().map(|node| format!("http://{}", node.http)).collect();
         let binary = self.plan.binary.to_string_lossy();
         let (urls, shards) = (urls.join(","), self.plan.shards.to_string());
         let plan = self.plan.scratch.join("init.json");
@@ -135,16 +180,21 @@ impl Cluster {
     }
 
     pub(crate) fn node(&self, id: u64) -> &Node {
-        &self.nodes[usize::try_from(id - 1).expect("a few nodes")]
+        self.nodes.get(&id).expect("nobody asks for a node that is gone")
     }
 
     pub(crate) fn node_mut(&mut self, id: u64) -> &mut Node {
-        &mut self.nodes[usize::try_from(id - 1).expect("a few nodes")]
+        self.nodes.get_mut(&id).expect("nobody asks for a node that is gone")
     }
 
-    /// The ids of all nodes.
+    /// The ids of all members.
     pub(crate) fn ids(&self) -> Vec<u64> {
-        (1..=self.plan.nodes).collect()
+        self.roll.members()
+    }
+
+    /// What the nodes keep their data on.
+    pub(crate) fn medium(&self) -> Option<Medium> {
+        self.nodes.values().next().map(|node| node.disk.medium)
     }
 
     /// Whether the nodes' clocks can be set.
@@ -176,6 +226,9 @@ impl Cluster {
             Ground::Loopback => Command::new(&binary),
         };
         command.arg("serve").arg("--config").arg(&node.config);
+        if let Some((urls, token)) = &node.join {
+            command.args(["--join", urls, "--token", token]);
+        }
         if let Some(library) = faketime {
             command
                 .env("LD_PRELOAD", library)
@@ -200,15 +253,28 @@ impl Cluster {
 
     /// Which node leads most shards, as far as the nodes say.
     pub(crate) async fn leader(&mut self) -> Option<u64> {
-        let mut led = vec![0_u64; self.nodes.len() + 1];
+        let mut led = BTreeMap::new();
         for id in self.ids() {
             let Some(view) = self.view(id).await else { continue };
             let shards = view["shards"].as_array().cloned().unwrap_or_default();
             let leads = shards.iter().filter(|shard| shard["role"] == "leader").count();
-            led[usize::try_from(id).expect("a few nodes")] = leads as u64;
+            led.insert(id, leads);
         }
-        let best = (1..led.len()).max_by_key(|id| led[*id])?;
-        (led[best] > 0).then_some(best as u64)
+        let best = led.into_iter().max_by_key(|(_, leads)| *leads);
+        best.filter(|(_, leads)| *leads > 0).map(|(id, _)| id)
+    }
+
+    /// Which node leads a shard, as far as the nodes say; of two the one of the later term.
+    pub(crate) async fn leader_of(&mut self, shard: u64) -> Option<u64> {
+        let mut found = None;
+        for id in self.ids() {
+            let Some(view) = self.view(id).await else { continue };
+            let own = view["shards"].as_array()?.iter().find(|one| one["shard"] == shard)?;
+            if own["role"] == "leader" && own["paused"].is_null() {
+                found = found.max(own["term"].as_u64().map(|term| (term, id)));
+            }
+        }
+        found.map(|(_, id)| id)
     }
 
     /// Looks at a node until it is as it should be.
@@ -276,7 +342,7 @@ impl Cluster {
 
     /// Ends every node.
     pub(crate) async fn end(&mut self) {
-        for node in &mut self.nodes {
+        for node in self.nodes.values_mut() {
             node.signal(Signal::CONT);
             node.kill().await;
         }

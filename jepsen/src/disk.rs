@@ -119,6 +119,19 @@ impl Disk {
         Ok(said.contains("needs_recovery"))
     }
 
+    /// Unmounts it and removes its image, or its directory.
+    ///
+    /// # Errors
+    ///
+    /// When a process still uses it.
+    pub(crate) async fn discard(&self) -> Result<(), String> {
+        if self.medium != Medium::Plain {
+            self.unmount().await?;
+        }
+        let _ = std::fs::remove_file(&self.image);
+        std::fs::remove_dir_all(&self.mounted).map_err(|e| e.to_string())
+    }
+
     fn ballast(&self) -> PathBuf {
         self.mounted.join("filled")
     }

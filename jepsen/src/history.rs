@@ -57,6 +57,14 @@ pub(crate) enum Act {
     FaultStop,
     /// The nemesis measured how long after healing a shard committed, or a node was ready.
     Recovered,
+    /// An operation on the nodes has ended, or not.
+    Operation,
+    /// Who votes, as a node lists them after an operation.
+    Members,
+    /// What a drained node leads by its own word, when it is drained and before it may lead again.
+    Drained,
+    /// A removed node says why it serves nothing.
+    Removed,
     /// Something worth knowing that no checker reads.
     Note,
 }
@@ -85,6 +93,10 @@ impl Act {
             | Act::FaultStart
             | Act::FaultStop
             | Act::Recovered
+            | Act::Operation
+            | Act::Members
+            | Act::Drained
+            | Act::Removed
             | Act::Note => false,
         }
     }
@@ -238,6 +250,14 @@ value! {
     stayed_out: bool;
     /// Ms from healing to the first commit of `shard`, or to the readiness of `node`.
     recovery_ms: u64;
+    /// The word of an operation on the nodes; `recovery_ms` is how long it took.
+    operation: String;
+    /// Who votes by a node's word, and who should.
+    voters: Vec<u64>;
+    wanted: Vec<u64>;
+    /// How many shards a node leads, and whether it stays drained.
+    leads: u64;
+    drained: bool;
     note: String;
 }
 

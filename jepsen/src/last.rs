@@ -57,7 +57,7 @@ async fn everything(
     }
     tell("waiting until the replicas are level");
     let level = observer.wait_until_level(LEVEL_WITHIN).await;
-    for node in 1..=shop.nodes.len() as u64 {
+    for node in shop.roll.members() {
         tell(&format!("reading replica {node}"));
         if !read_replica(worker, node, items).await {
             break;

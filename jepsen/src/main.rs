@@ -6,6 +6,7 @@
 //! sandbox      the walls: namespaces that the kernel tears down
 //! run          the course of a run        last      the final reads
 //! cluster      the nodes                  net, disk what they stand on
+//! operator     orders to the cluster      roll      who belongs to it
 //! nemesis/     the faults, with proofs    prober    how long healing takes
 //! workload/    what clients do            room      one item after the other
 //! worker       a client that resolves what is unknown
@@ -25,12 +26,14 @@ mod model;
 mod nemesis;
 mod net;
 mod observer;
+mod operator;
 mod options;
 mod prober;
 mod profile;
 mod progress;
 mod race;
 mod recorder;
+mod roll;
 mod room;
 mod run;
 mod sandbox;

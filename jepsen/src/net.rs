@@ -35,7 +35,7 @@ pub(crate) enum Cutter {
 /// The network.
 #[derive(Debug, Clone)]
 pub(crate) struct Net {
-    nodes: u64,
+    nodes: BTreeSet<u64>,
     pub(crate) cutter: Cutter,
 }
 
@@ -63,34 +63,52 @@ impl Net {
     pub(crate) async fn lay(nodes: u64) -> Result<Net, String> {
         tool::run("mkdir", &["-p", "/run/netns"]).await?;
         tool::run("mount", &["-t", "tmpfs", "tmpfs", "/run/netns"]).await?;
-        let mut words = String::from(
-            "link set lo up\nlink add hfbr type bridge\nlink set hfbr up\n\
-             addr add 10.77.0.254/24 dev hfbr\n",
-        );
+        let words = "link set lo up\nlink add hfbr type bridge\nlink set hfbr up\n\
+             addr add 10.77.0.254/24 dev hfbr\n";
+        tool::feed("ip", &["-batch", "-"], words).await?;
+        let mut net = Net { nodes: BTreeSet::new(), cutter: Cutter::Neighbour };
         for node in 1..=nodes {
-            tool::run("ip", &["netns", "add", &namespace(node)]).await?;
-            words.push_str(&format!(
-                "link add v{node} type veth peer name eth0 netns n{node}\n\
-                 link set v{node} master hfbr\nlink set v{node} up\n"
-            ));
+            net.connect(node).await?;
         }
-        tool::feed("ip", &["-batch", "-"], &words).await?;
-        for node in 1..=nodes {
-            let words = format!(
-                "link set lo up\nlink set eth0 address {}\naddr add {}/24 dev eth0\n\
-                 link set eth0 up\n",
-                mac(node),
-                address(node)
-            );
-            tool::feed("ip", &["-n", &namespace(node), "-batch", "-"], &words).await?;
-        }
-        let mut net = Net { nodes, cutter: Cutter::Neighbour };
         if tool::is_there("nft") && tool::feed("nft", &["-f", "-"], NFT_TABLE).await.is_ok() {
             net.cutter = Cutter::Nft;
         } else {
             net.cut(&BTreeSet::new()).await?;
         }
         Ok(net)
+    }
+
+    /// Gives a machine a namespace of its own, and connects it.
+    ///
+    /// # Errors
+    ///
+    /// When `ip` fails; with its words.
+    pub(crate) async fn connect(&mut self, node: u64) -> Result<(), String> {
+        tool::run("ip", &["netns", "add", &namespace(node)]).await?;
+        let words = format!(
+            "link add v{node} type veth peer name eth0 netns n{node}\n\
+             link set v{node} master hfbr\nlink set v{node} up\n"
+        );
+        tool::feed("ip", &["-batch", "-"], &words).await?;
+        let words = format!(
+            "link set lo up\nlink set eth0 address {}\naddr add {}/24 dev eth0\n\
+             link set eth0 up\n",
+            mac(node),
+            address(node)
+        );
+        tool::feed("ip", &["-n", &namespace(node), "-batch", "-"], &words).await?;
+        self.nodes.insert(node);
+        Ok(())
+    }
+
+    /// Takes a machine away, with its namespace.
+    ///
+    /// # Errors
+    ///
+    /// When `ip` fails; with its words.
+    pub(crate) async fn disconnect(&mut self, node: u64) -> Result<(), String> {
+        self.nodes.remove(&node);
+        tool::run("ip", &["netns", "del", &namespace(node)]).await.map(drop)
     }
 
     /// Where a node serves HTTP.
@@ -116,9 +134,9 @@ impl Net {
                 tool::feed("nft", &["-f", "-"], &words).await.map(drop)
             }
             Cutter::Neighbour => {
-                for from in 1..=self.nodes {
+                for from in self.nodes.iter().copied() {
                     let mut words = String::new();
-                    for to in (1..=self.nodes).filter(|to| *to != from) {
+                    for to in self.nodes.iter().copied().filter(|to| *to != from) {
                         let lladdr =
                             if ways.contains(&(from, to)) { NOWHERE.to_owned() } else { mac(to) };
                         words.push_str(&format!(

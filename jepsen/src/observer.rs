@@ -1,7 +1,6 @@
 //! The observer: looks at every node all the time, and notes who leads, and the digests.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,6 +9,7 @@ use serde_json::Value as Json;
 use crate::client::{Caller, Patience, Request};
 use crate::history::{Act, Kind, Process, Value};
 use crate::recorder::{Beside, Recorder};
+use crate::roll::Roll;
 
 /// Between two looks at all nodes.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -26,15 +26,15 @@ pub(crate) struct Observer {
 }
 
 impl Observer {
-    pub(crate) fn new(nodes: &[SocketAddr], recorder: Arc<Recorder>) -> Observer {
-        Observer { caller: Caller::new(nodes), recorder, leaders: BTreeMap::new() }
+    pub(crate) fn new(roll: &Roll, recorder: Arc<Recorder>) -> Observer {
+        Observer { caller: Caller::new(roll), recorder, leaders: BTreeMap::new() }
     }
 
     /// Looks until it is dropped.
     pub(crate) async fn watch(mut self) {
         let mut digests = Instant::now();
         loop {
-            for node in 1..=self.caller.nodes() as u64 {
+            for node in self.caller.roll().members() {
                 self.look(node).await;
             }
             if digests.elapsed() > DIGESTS_EVERY {
@@ -80,7 +80,7 @@ impl Observer {
     /// Notes the digests of every replica; returns them by shard.
     pub(crate) async fn digests(&mut self) -> BTreeMap<u64, Vec<(u64, String)>> {
         let mut found: BTreeMap<u64, Vec<(u64, String)>> = BTreeMap::new();
-        for node in 1..=self.caller.nodes() as u64 {
+        for node in self.caller.roll().members() {
             let Some(told) = self.ask(node, "/admin/v1/digest").await else { continue };
             for shard in told["shards"].as_array().into_iter().flatten() {
                 let (Some(number), Some(applied), Some(digest)) =
@@ -104,7 +104,7 @@ impl Observer {
     /// Looks until all replicas of every shard stand at one index; says whether they do.
     pub(crate) async fn wait_until_level(&mut self, within: Duration) -> bool {
         let began = Instant::now();
-        let nodes = self.caller.nodes();
+        let nodes = self.caller.roll().members().len();
         while began.elapsed() < within {
             let found = self.digests().await;
             let level = |seen: &Vec<(u64, String)>| {

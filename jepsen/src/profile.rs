@@ -20,6 +20,8 @@ pub(crate) struct Floors {
     pub(crate) faults: u64,
     pub(crate) kinds: u64,
     pub(crate) leader_changes: u64,
+    /// Changes of the members that were proven: drained, demoted, resized, removed, replaced.
+    pub(crate) member_changes: u64,
     /// The most operations of a thousand whose fate may stay unknown, times 1,000.
     pub(crate) unresolved_per_million: u64,
     /// The most items of a hundred that the search may leave undecided.
@@ -56,6 +58,7 @@ const FLOORS: Floors = Floors {
     faults: 30,
     kinds: 8,
     leader_changes: 5,
+    member_changes: 4,
     unresolved_per_million: 1_000,
     undecided_percent: 2,
 };
@@ -85,7 +88,7 @@ pub(crate) fn all() -> Vec<Profile> {
         what: "3 nodes, a few faults, half a minute: does the suite itself work here?",
         faults_for: Duration::from_secs(20),
         racers: 0,
-        floors: Floors { operations: 1_000, faults: 2, kinds: 2, leader_changes: 1, ..FLOORS },
+        floors: Floors { operations: 1_000, faults: 2, kinds: 2, leader_changes: 1, member_changes: 0, ..FLOORS },
         ..usual.clone()
     };
     let full = Profile {
@@ -100,6 +103,7 @@ pub(crate) fn all() -> Vec<Profile> {
             faults: 150,
             kinds: 12,
             leader_changes: 30,
+            member_changes: 20,
             ..FLOORS
         },
         racers: 10_000,

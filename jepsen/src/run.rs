@@ -27,7 +27,7 @@ use crate::room::Room;
 use crate::timeline;
 use crate::verdict::{self, FaultCount, Judgement};
 use crate::worker::{Shop, Unsettled, Worker};
-use crate::workload::{NOT_YET, Workload};
+use crate::workload::Workload;
 
 /// What a client tells the nodes that it waits for, in ms.
 const PATIENCE_MS: u64 = 900;
@@ -124,7 +124,7 @@ fn ground_words(ground: Ground, cluster: &Cluster) -> String {
             format!(
                 "network namespaces, cuts by {:?}, disks {:?}",
                 net.cutter,
-                cluster.node(1).disk.medium
+                cluster.medium()
             )
         }
         (Ground::Namespaces, None) | (Ground::Loopback, _) => {
@@ -153,11 +153,10 @@ async fn work(
     recorder: &Arc<Recorder>,
     skipped: &mut Vec<String>,
 ) -> Result<(), String> {
-    let nodes: Vec<_> = cluster.nodes.iter().map(|node| node.http).collect();
     // The prober, whoever reads at the end, and those who race come after the rooms' clients.
     let clients = order.profile.clients() + 2 + RUNNERS;
     let shop = Shop {
-        nodes: nodes.clone(),
+        roll: cluster.roll.clone(),
         recorder: Arc::clone(recorder),
         unsettled: Arc::new(Unsettled::default()),
         processes: Worker::processes(clients),
@@ -176,7 +175,7 @@ async fn work(
         items.extend(race(order, cluster, nemesis, &mut prober, &mut reader, runners).await);
     }
     let rooms = offered(order, &mut reader, skipped).await;
-    let watching = tokio::spawn(Observer::new(&nodes, Arc::clone(recorder)).watch());
+    let watching = tokio::spawn(Observer::new(&cluster.roll, Arc::clone(recorder)).watch());
     let mut staff = Staff {
         shop: shop.clone(),
         clients: Vec::new(),
@@ -192,7 +191,7 @@ async fn work(
     }
     nemesis.recover(cluster, &mut prober).await;
     watching.abort();
-    let mut observer = Observer::new(&nodes, Arc::clone(recorder));
+    let mut observer = Observer::new(&cluster.roll, Arc::clone(recorder));
     items.extend(staff.made.lock().expect("nobody panics with it").iter().cloned());
     items.extend(prober.made());
     let level = last::phase(&mut reader, &staff.shop, &mut observer, &items, &nemesis.now).await;
@@ -228,13 +227,6 @@ async fn offered(
 ) -> Vec<(Workload, u64)> {
     let mut rooms = Vec::new();
     let contract = worker.contract().await;
-    for (name, path) in NOT_YET {
-        let why = match contract.contains(&format!("\"{path}\"")) {
-            true => "Holdfast has the call, but the suite does not use it yet",
-            false => "this version of Holdfast has no such call",
-        };
-        skipped.push(format!("workload {name}: {why}"));
-    }
     for (workload, clients) in &order.profile.rooms {
         if let Some(path) = workload.needs()
             && !contract.contains(&format!("\"{path}\""))

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::check::{Property, Report};
 use crate::history::{Act, History, Kind};
+use crate::nemesis::{Family, Fault};
 use crate::profile::Floors;
 
 /// What a run says.
@@ -83,6 +84,7 @@ pub(crate) struct Figures {
     pub(crate) faults: u64,
     pub(crate) fault_kinds: u64,
     pub(crate) leader_changes: u64,
+    pub(crate) member_changes: u64,
     pub(crate) unresolved: u64,
     pub(crate) unresolved_percent: f64,
     pub(crate) seconds: u64,
@@ -156,6 +158,8 @@ pub(crate) fn count(history: &History, report: &Report) -> Figures {
         if event.f == Act::FaultStart && value.effective == Some(true) {
             figures.faults += 1;
             kinds.extend(value.fault.as_deref());
+            let family = value.fault.as_deref().and_then(Fault::named).map(Fault::family);
+            figures.member_changes += u64::from(family == Some(Family::Members));
         }
         if event.f == Act::Recovered && value.shard.is_some() {
             recoveries.extend(value.recovery_ms);
@@ -188,7 +192,7 @@ pub(crate) fn floors(figures: &Figures, report: &Report, wanted: &Floors) -> Vec
     let undecided_max = report.searched_items * wanted.undecided_percent / 100;
     let vacuous: Vec<String> = Property::ALL
         .into_iter()
-        .filter(|property| *property != Property::DamageStaysOut)
+        .filter(|property| !Property::OF_FAULTS.contains(property))
         .filter(|property| report.properties.get(property).is_none_or(|o| o.checked == 0))
         .map(Property::name)
         .collect();
@@ -197,6 +201,7 @@ pub(crate) fn floors(figures: &Figures, report: &Report, wanted: &Floors) -> Vec
         least("faults", wanted.faults, figures.faults),
         least("kinds of faults", wanted.kinds, figures.fault_kinds),
         least("leader changes", wanted.leader_changes, figures.leader_changes),
+        least("changes of members", wanted.member_changes, figures.member_changes),
         most(
             "unresolved operations",
             format!("<= {allowed}"),
@@ -262,8 +267,14 @@ impl Judgement {
         );
         let _ = writeln!(
             out,
-            "{} faults of {} kinds, {} leader changes; healing to commit: p50 {} ms, max {} ms",
-            f.faults, f.fault_kinds, f.leader_changes, f.recovery_p50_ms, f.recovery_max_ms
+            "{} faults of {} kinds, {} leader changes, {} changes of members; healing to commit: \
+             p50 {} ms, max {} ms",
+            f.faults,
+            f.fault_kinds,
+            f.leader_changes,
+            f.member_changes,
+            f.recovery_p50_ms,
+            f.recovery_max_ms
         );
         let report = &self.report;
         let _ = writeln!(

@@ -99,6 +99,10 @@ pub(crate) fn request(act: Act, asked: &Value) -> Request {
         | Act::FaultStart
         | Act::FaultStop
         | Act::Recovered
+        | Act::Operation
+        | Act::Members
+        | Act::Drained
+        | Act::Removed
         | Act::Note => unreachable!("nobody asks {act:?} of a node through a client"),
     }
 }
@@ -259,6 +263,10 @@ fn tell(act: Act, body: &Json, value: &mut Value) -> Result<(), String> {
         | Act::FaultStart
         | Act::FaultStop
         | Act::Recovered
+        | Act::Operation
+        | Act::Members
+        | Act::Drained
+        | Act::Removed
         | Act::Note => {}
     }
     Ok(())

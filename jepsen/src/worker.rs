@@ -1,7 +1,6 @@
 //! A client at work: every attempt is in the history, and what is unknown is resolved the way that
 //! the contract tells services to: the same key again, then a void.
 
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use crate::client::{Caller, Patience};
 use crate::dice::Dice;
 use crate::history::{Act, Kind, Process, Row, Value};
 use crate::recorder::{Beside, Recorder};
+use crate::roll::Roll;
 use crate::wire::{self, Ending};
 
 /// Attempts with the same key before it is given up.
@@ -17,6 +17,9 @@ const ATTEMPTS: u32 = 3;
 const VOIDS: u32 = 2;
 /// The pause after a node turned a call away.
 const TURNED_AWAY: Duration = Duration::from_millis(120);
+
+/// So many calls of a hundred go to a node that was removed, while one still runs.
+const ASKS_REMOVED_PERCENT: u64 = 8;
 
 /// Operations that one client may have in one batch, each a process of its own.
 pub(crate) const LANES: u64 = 6;
@@ -38,7 +41,7 @@ impl Unsettled {
 /// What all workers share.
 #[derive(Debug, Clone)]
 pub(crate) struct Shop {
-    pub(crate) nodes: Vec<SocketAddr>,
+    pub(crate) roll: Roll,
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) unsettled: Arc<Unsettled>,
     /// How many processes there are, lanes of batches included: one that ends goes on under its
@@ -73,7 +76,7 @@ impl Worker {
     /// Makes client `number`. Its process has that number times [`LANES`] + 1, its lanes the ones
     /// after.
     pub(crate) fn new(shop: &Shop, number: u64, dice: Dice, patience: Patience) -> Worker {
-        let caller = Caller::new(&shop.nodes);
+        let caller = Caller::new(&shop.roll);
         let process = number * (LANES + 1);
         let lanes = (1..=LANES).map(|lane| process + lane).collect();
         Worker { dice, process, shop: shop.clone(), caller, patience, keys: 0, lanes }
@@ -90,15 +93,20 @@ impl Worker {
         format!("k{}-{}", self.process % self.shop.processes, self.keys)
     }
 
-    /// Any node.
+    /// Any node; now and then one that was removed, as clients do whose list of nodes is old.
     pub(crate) fn any_node(&mut self) -> u64 {
-        self.dice.between(1, self.caller.nodes() as u64)
+        let removed = self.shop.roll.removed();
+        if !removed.is_empty() && self.dice.percent(ASKS_REMOVED_PERCENT) {
+            return *self.dice.pick(&removed).expect("there are some");
+        }
+        let members = self.shop.roll.members();
+        *self.dice.pick(&members).expect("a cluster has members")
     }
 
     /// The text of the OpenAPI document; empty when no node gives it.
     pub(crate) async fn contract(&mut self) -> String {
         let request = crate::client::Request::get("/openapi.json");
-        for node in 1..=self.caller.nodes() as u64 {
+        for node in self.shop.roll.members() {
             if let Ok(answer) = self.caller.ask(node, &request, self.patience).await {
                 return answer.text;
             }

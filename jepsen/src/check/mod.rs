@@ -8,6 +8,7 @@
 pub(crate) mod book;
 mod holds;
 mod keys;
+mod members;
 mod order;
 mod replay;
 mod replicas;
@@ -47,11 +48,15 @@ pub(crate) enum Property {
     ReplicasAgree,
     Recovers,
     DamageStaysOut,
+    OperationsEnd,
+    MembersAgree,
+    DrainedLeadsNothing,
+    RemovedServesNothing,
     Linearizable,
 }
 
 impl Property {
-    pub(crate) const ALL: [Property; 19] = [
+    pub(crate) const ALL: [Property; 23] = [
         Property::OneKeyOneHold,
         Property::RefusedLeftNothing,
         Property::VoidIsFinal,
@@ -70,7 +75,20 @@ impl Property {
         Property::ReplicasAgree,
         Property::Recovers,
         Property::DamageStaysOut,
+        Property::OperationsEnd,
+        Property::MembersAgree,
+        Property::DrainedLeadsNothing,
+        Property::RemovedServesNothing,
         Property::Linearizable,
+    ];
+
+    /// What only some faults put to the test.
+    pub(crate) const OF_FAULTS: [Property; 5] = [
+        Property::DamageStaysOut,
+        Property::OperationsEnd,
+        Property::MembersAgree,
+        Property::DrainedLeadsNothing,
+        Property::RemovedServesNothing,
     ];
 
     /// The property as a sentence.
@@ -98,6 +116,12 @@ impl Property {
                 "every shard commits within 10 s of healing, every node comes back"
             }
             Property::DamageStaysOut => "a node whose log is cut or gone takes no part",
+            Property::OperationsEnd => "an operation on the nodes is done within 30 s",
+            Property::MembersAgree => "every node lists the voters that an operation has left",
+            Property::DrainedLeadsNothing => "a drained node leads nothing",
+            Property::RemovedServesNothing => {
+                "a removed node says so, and answers nothing else from then on"
+            }
             Property::Linearizable => "an order of the operations explains every answer",
         }
     }
@@ -176,6 +200,7 @@ pub(crate) fn judge(history: &History) -> Report {
     order::check(&book, &mut report);
     replay::check(&book, &mut report);
     replicas::check(&book, &mut report);
+    members::check(&book, &mut report);
     search::check(&book, &mut report);
     report.unread = book.unread();
     report.unresolved = book.unresolved();

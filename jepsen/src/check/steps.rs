@@ -127,6 +127,10 @@ fn step(act: Act, ask: Ask, op: &Op<'_>) -> Option<Step> {
         | Act::FaultStart
         | Act::FaultStop
         | Act::Recovered
+        | Act::Operation
+        | Act::Members
+        | Act::Drained
+        | Act::Removed
         | Act::Note => return None,
     })
 }
@@ -209,6 +213,10 @@ impl<'a> Ends<'a> {
             | Act::FaultStart
             | Act::FaultStop
             | Act::Recovered
+            | Act::Operation
+            | Act::Members
+            | Act::Drained
+            | Act::Removed
             | Act::Note => false,
         }
     }

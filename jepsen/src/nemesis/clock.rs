@@ -19,7 +19,7 @@ impl Nemesis {
         cluster: &mut Cluster,
         fault: Fault,
     ) -> Result<Strike, String> {
-        let any = self.dice.between(1, cluster.plan.nodes);
+        let any = self.any(cluster);
         let node =
             if fault == Fault::ClockJumpLeader { self.leader_or_any(cluster).await } else { any };
         let before = offset_ms(cluster, node).await?;

@@ -27,7 +27,7 @@ impl Nemesis {
         cluster: &mut Cluster,
         fault: Fault,
     ) -> Result<Strike, String> {
-        let any = self.dice.between(1, cluster.plan.nodes);
+        let any = self.any(cluster);
         let node =
             if fault == Fault::SlowDiskLeader { self.leader_or_any(cluster).await } else { any };
         match fault {

@@ -44,8 +44,8 @@ pub(crate) enum Family {
     Disk,
     /// Data at rest.
     Rest,
-    /// What Holdfast does not offer yet.
-    Missing,
+    /// Who belongs to the cluster.
+    Members,
 }
 
 faults! {
@@ -65,6 +65,7 @@ faults! {
     PauseLeader "pause-leader" Process "the leader stands still and goes on";
     Stutter "stutter" Process "the leader stands still most of the time";
     Transfer "transfer" Process "the leader is told to stop: it hands over, and comes back";
+    RollingRestart "rolling-restart" Process "each node in turn is stopped and started";
     ClockJump "clock-jump" Clock "a node's wall clock jumps, by seconds to an hour";
     ClockJumpLeader "clock-jump-leader" Clock "the leader's wall clock jumps";
     ClockDrift "clock-drift" Clock "a node's wall clock runs at another speed";
@@ -79,7 +80,12 @@ faults! {
     FlipLog "flip-log" Rest "bits of a stopped node's log are flipped: it must refuse to vote";
     CutLog "cut-log" Rest "a stopped node's log is cut short: it must refuse to vote";
     Wipe "wipe" Rest "a stopped node's directory is empty: it must stay out";
-    Membership "membership" Missing "nodes are added and removed";
+    Drain "drain" Members "a node is drained, mostly the leader: it leads nothing until undrained";
+    Demote "demote" Members "a voter becomes a learner, and gets its vote back";
+    Resize "resize" Members "3 nodes become 5 and 3 again, a learner among them: any may go";
+    RemoveLeader "remove-leader" Members "a fresh node comes, and the one that leads most goes";
+    Replace "replace" Members "a node's log is gone: it is refused, and replaced by a fresh one";
+    HandOver "hand-over" Members "every shard's leadership is ordered to another node";
 }
 
 impl Fault {
@@ -87,8 +93,8 @@ impl Fault {
     #[expect(clippy::wildcard_enum_match_arm, reason = "most kinds lack nothing")]
     pub(crate) fn lacks(self, cluster: &Cluster) -> Option<String> {
         let no = |why: &str| Some(why.to_owned());
-        let images = cluster.nodes.iter().all(|node| node.disk.medium == Medium::Image);
-        let plain = cluster.nodes.iter().any(|node| node.disk.medium == Medium::Plain);
+        let images = cluster.nodes.values().all(|node| node.disk.medium == Medium::Image);
+        let plain = cluster.nodes.values().any(|node| node.disk.medium == Medium::Plain);
         match self {
             Fault::Ring if cluster.plan.nodes < 5 => no("a ring of three is everybody"),
             Fault::Loss if cluster.net.as_ref().is_some_and(|n| n.cutter != Cutter::Nft) => {
@@ -108,7 +114,6 @@ impl Fault {
             {
                 no("needs libfaketime, which is missing")
             }
-            Fault::Membership => no("this version of Holdfast adds and removes no nodes"),
             _ if self.family() == Family::Network && cluster.plan.ground == Ground::Loopback => {
                 no("needs network namespaces, which cannot be made here")
             }
@@ -119,8 +124,11 @@ impl Fault {
     /// Whether another fault may go on at the same time.
     pub(crate) fn goes_with(self, other: Fault) -> bool {
         let alone = |fault: Fault| {
-            matches!(fault.family(), Family::Rest | Family::Missing)
+            let with_others = [Fault::Drain, Fault::Resize, Fault::HandOver].contains(&fault);
+            fault.family() == Family::Rest
+                || (fault.family() == Family::Members && !with_others)
                 || matches!(fault, Fault::PowerCut | Fault::PowerCutAll | Fault::KillAll)
+                || fault == Fault::RollingRestart
         };
         // A tracer and a signal on one process would wait for each other.
         let entangled =

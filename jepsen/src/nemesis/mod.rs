@@ -7,6 +7,7 @@
 mod clock;
 mod disk;
 mod kinds;
+mod members;
 mod partition;
 mod process;
 mod rest;
@@ -46,6 +47,14 @@ pub(crate) enum Undo {
     Full(u64),
     /// This one's data was put aside and damaged.
     Damage(u64, rest::Damage),
+    /// This one is drained.
+    Drained(u64),
+    /// This one has no vote.
+    Demoted(u64),
+    /// So many have come.
+    Grown(usize),
+    /// These were removed and still run.
+    Dismantle(Vec<u64>),
     /// It is over already.
     Nothing,
 }
@@ -122,6 +131,11 @@ impl Nemesis {
 
     fn tell(&self, text: &str) {
         text.clone_into(&mut self.now.lock().expect("nobody panics with it"));
+    }
+
+    /// Any member.
+    fn any(&mut self, cluster: &Cluster) -> u64 {
+        *self.dice.pick(&cluster.ids()).expect("a cluster has members")
     }
 
     /// Notes that a kind cannot be had here.
@@ -206,7 +220,7 @@ impl Nemesis {
             Family::Clock => self.clock(cluster, fault).await,
             Family::Disk => self.disk(cluster, fault).await,
             Family::Rest => self.damage(cluster, fault).await,
-            Family::Missing => Err("this version of Holdfast has no such call".to_owned()),
+            Family::Members => self.members(cluster, fault).await,
         }
     }
 
@@ -242,6 +256,10 @@ impl Nemesis {
             }
             Undo::Full(node) => disk::make_room(cluster, node).await,
             Undo::Damage(node, damage) => rest::mend(cluster, node, damage).await,
+            Undo::Drained(node) => self.undrain(cluster, node).await,
+            Undo::Demoted(node) => self.promote(cluster, node).await,
+            Undo::Grown(count) => self.shrink(cluster, count).await,
+            Undo::Dismantle(nodes) => members::dismantle(cluster, &nodes).await,
             Undo::Nothing => Ok(String::new()),
         };
         let value = Value {
@@ -252,6 +270,8 @@ impl Nemesis {
         };
         let value = match healed {
             Ok(words) => Value { proof: (!words.is_empty()).then_some(words), ..value },
+            // An operation that does not end is a violation, which the history shows.
+            Err(why) if self.halted => Value { note: Some(why), ..value },
             Err(why) => {
                 self.broken.get_or_insert(format!("{} could not be undone: {why}", fault.name()));
                 Value { note: Some(why), ..value }

@@ -14,7 +14,7 @@ const RUNS_MS: (u64, u64) = (10, 60);
 impl Nemesis {
     /// The leader, or any node when nobody says who leads.
     pub(super) async fn leader_or_any(&mut self, cluster: &mut Cluster) -> u64 {
-        let any = self.dice.between(1, cluster.plan.nodes);
+        let any = self.any(cluster);
         cluster.leader().await.unwrap_or(any)
     }
 
@@ -24,7 +24,7 @@ impl Nemesis {
         cluster: &mut Cluster,
         fault: Fault,
     ) -> Result<Strike, String> {
-        let any = self.dice.between(1, cluster.plan.nodes);
+        let any = self.any(cluster);
         match fault {
             Fault::KillOne => kill(cluster, vec![any]).await,
             Fault::KillLeader => {
@@ -45,6 +45,7 @@ impl Nemesis {
                 let leader = self.leader_or_any(cluster).await;
                 transfer(cluster, leader).await
             }
+            Fault::RollingRestart => rolling_restart(cluster).await,
             other => Err(format!("{} is no fault of a process", other.name())),
         }
     }
@@ -111,6 +112,20 @@ async fn transfer(cluster: &mut Cluster, node: u64) -> Result<Strike, String> {
     let proof = format!("node {node} ended with 0 after {} ms; {leads}", took.as_millis());
     let effective = next.is_some_and(|next| next != node);
     Ok(Strike::new(vec![node], proof, effective, Undo::Start(vec![node])))
+}
+
+/// Restarts one node after the other, as an upgrade does: the next when the last is ready.
+async fn rolling_restart(cluster: &mut Cluster) -> Result<Strike, String> {
+    let nodes = cluster.ids();
+    let mut words = Vec::new();
+    for node in &nodes {
+        let stopped = cluster.node_mut(*node).stop().await?;
+        cluster.start(*node)?;
+        let ready = cluster.wait_until_ready(*node).await?;
+        let (stopped, ready) = (stopped.as_millis(), ready.as_millis());
+        words.push(format!("node {node} ended with 0 after {stopped} ms, ready {ready} ms later"));
+    }
+    Ok(Strike::proven(nodes, words.join("; "), Undo::Nothing))
 }
 
 /// Starts nodes that do not run.

@@ -30,7 +30,7 @@ impl Nemesis {
         cluster: &mut Cluster,
         fault: Fault,
     ) -> Result<Strike, String> {
-        let node = self.dice.between(1, cluster.plan.nodes);
+        let node = self.any(cluster);
         let data = cluster.node(node).disk.data();
         cluster.node_mut(node).stop().await?;
         let done = self.harm(fault, &data).await;
@@ -92,7 +92,7 @@ impl Nemesis {
 }
 
 /// Watches a damaged node: what it says, and whether it stays out.
-async fn watch(cluster: &mut Cluster, node: u64) -> (String, bool) {
+pub(super) async fn watch(cluster: &mut Cluster, node: u64) -> (String, bool) {
     let began = Instant::now();
     let mut said = String::new();
     while began.elapsed() < WATCHED {

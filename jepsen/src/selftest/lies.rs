@@ -49,6 +49,20 @@ pub(super) fn about(property: Property) -> Vec<Lie> {
             vec![("it took eleven seconds", slow), ("a node never came back", never)]
         }
         Property::DamageStaysOut => vec![("the damaged node served", served)],
+        Property::OperationsEnd => {
+            vec![("an operation takes a minute", endless), ("it never ended", never_done)]
+        }
+        Property::MembersAgree => {
+            vec![("a node lists one more", lists_more), ("a node lists nobody", lists_nobody)]
+        }
+        Property::DrainedLeadsNothing => {
+            vec![("it led by its own word", drained_leads), ("it was elected", drained_elected)]
+        }
+        Property::RemovedServesNothing => vec![
+            ("it never said so", removed_silent),
+            ("it answered a client", removed_answers),
+            ("it told a client what it knew", removed_refuses),
+        ],
         Property::Linearizable => {
             vec![
                 ("a read is stale", stale),
@@ -499,8 +513,79 @@ fn never(history: &mut History, dice: &mut Dice) -> Option<()> {
 }
 
 fn served(history: &mut History, dice: &mut Dice) -> Option<()> {
-    let at = any(history, dice, |_, e| e.value.stayed_out.is_some())?;
+    let at = any(history, dice, |_, e| e.f == Act::FaultStart && e.value.stayed_out.is_some())?;
     history.events[at].value.stayed_out = Some(false);
+    Some(())
+}
+
+fn endless(history: &mut History, dice: &mut Dice) -> Option<()> {
+    let at = any(history, dice, |_, e| e.f == Act::Operation)?;
+    history.events[at].value.recovery_ms = Some(60_000);
+    Some(())
+}
+
+fn never_done(history: &mut History, dice: &mut Dice) -> Option<()> {
+    let at = any(history, dice, |_, e| e.f == Act::Operation)?;
+    history.events[at].value.recovery_ms = None;
+    Some(())
+}
+
+fn lists_more(history: &mut History, dice: &mut Dice) -> Option<()> {
+    let at = any(history, dice, |_, e| e.f == Act::Members)?;
+    history.events[at].value.voters.as_mut()?.push(9);
+    Some(())
+}
+
+fn lists_nobody(history: &mut History, dice: &mut Dice) -> Option<()> {
+    let at = any(history, dice, |_, e| e.f == Act::Members)?;
+    history.events[at].value.voters = None;
+    Some(())
+}
+
+fn drained_leads(history: &mut History, dice: &mut Dice) -> Option<()> {
+    let at = any(history, dice, |_, e| e.f == Act::Drained)?;
+    history.events[at].value.leads = Some(1);
+    Some(())
+}
+
+/// The observer sees the drained node lead, a second after it was drained.
+fn drained_elected(history: &mut History, dice: &mut Dice) -> Option<()> {
+    let at = any(history, dice, |_, e| e.f == Act::Drained && e.value.drained == Some(false))?;
+    let node = history.events[at].node;
+    let mut elected = history.events[at].clone();
+    elected.f = Act::Leader;
+    elected.value =
+        Value { shard: Some(0), term: Some(9_999), leader: node, ..Value::default() };
+    history.events.insert(at, elected);
+    Some(())
+}
+
+fn removed_silent(history: &mut History, dice: &mut Dice) -> Option<()> {
+    let at = any(history, dice, |_, e| e.f == Act::Removed)?;
+    history.events[at].value.stayed_out = Some(false);
+    Some(())
+}
+
+/// The end of an operation that was asked of a removed node.
+fn asked_of_removed(history: &History, dice: &mut Dice) -> Option<usize> {
+    let gone = history.events.iter().find(|e| e.f == Act::Removed)?;
+    let (node, from) = (gone.node, gone.index);
+    any(history, dice, |_, e| {
+        e.f == Act::Stock && e.kind == Kind::Fail && e.node == node && e.index > from
+    })
+}
+
+fn removed_answers(history: &mut History, dice: &mut Dice) -> Option<()> {
+    let at = asked_of_removed(history, dice)?;
+    let event = &mut history.events[at];
+    (event.kind, event.error, event.value.status) = (Kind::Ok, None, Some(200));
+    Some(())
+}
+
+fn removed_refuses(history: &mut History, dice: &mut Dice) -> Option<()> {
+    let at = asked_of_removed(history, dice)?;
+    let event = &mut history.events[at];
+    (event.error, event.value.status) = (Some("sold-out".to_owned()), Some(409));
     Some(())
 }
 

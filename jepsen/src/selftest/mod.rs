@@ -108,6 +108,10 @@ lies_are_found_out! {
     replica_of_its_own_mind_is_found ReplicasAgree;
     slow_recovery_is_found Recovers;
     damaged_node_that_serves_is_found DamageStaysOut;
+    operation_without_an_end_is_found OperationsEnd;
+    node_with_another_list_is_found MembersAgree;
+    drained_leader_is_found DrainedLeadsNothing;
+    removed_node_that_serves_is_found RemovedServesNothing;
     answers_without_an_order_are_found Linearizable;
 }
 

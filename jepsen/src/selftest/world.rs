@@ -102,6 +102,7 @@ pub(super) fn history(seed: u64, operations: u64) -> History {
     let mut world = World::new(seed, operations);
     world.create();
     world.work();
+    world.change_members();
     world.settle();
     world.finish();
     History { events: world.events }
@@ -436,6 +437,68 @@ impl World {
             self.task(task.thing, task.act, task.step)
         };
         self.pending.insert(client, next);
+    }
+
+    /// The members change when clients are done: a node is drained and undrained, another comes,
+    /// gets its vote, is removed, and is asked all the same.
+    fn change_members(&mut self) {
+        let (drained, came) = (self.dice.between(1, NODES), NODES + 1);
+        for (word, stays) in [("drain", true), ("undrain", false)] {
+            let value = Value {
+                nodes: Some(vec![drained]),
+                leads: Some(0),
+                drained: Some(stays),
+                ..Value::default()
+            };
+            if stays {
+                self.operation(word, drained);
+                self.say(Act::Drained, value, Some(drained));
+                self.now += self.dice.between(1_000, 3_000) * MS;
+            } else {
+                self.say(Act::Drained, value, Some(drained));
+                self.operation(word, drained);
+            }
+        }
+        let rest: Vec<u64> = (1..=NODES).collect();
+        let all: Vec<u64> = (1..=came).collect();
+        for (word, voters) in [("add", &all), ("remove", &rest)] {
+            self.operation(word, came);
+            for node in voters {
+                let value = Value {
+                    voters: Some(voters.clone()),
+                    wanted: Some(voters.clone()),
+                    ..Value::default()
+                };
+                self.say(Act::Members, value, Some(*node));
+            }
+        }
+        let value = Value {
+            nodes: Some(vec![came]),
+            stayed_out: Some(true),
+            proof: Some("not ready - node 4 was removed".to_owned()),
+            ..Value::default()
+        };
+        self.say(Act::Removed, value, Some(came));
+        for _ in 0..self.dice.between(1, 4) {
+            let asked = Value { item: Some(self.things[0].name.clone()), ..Value::default() };
+            let told = Value { status: Some(503), ..asked.clone() };
+            let process = Process::Client(2_000_000);
+            self.note(Kind::Invoke, process.clone(), Act::Stock, asked, asked_of(came));
+            let beside = Beside { error: Some("not-serving".to_owned()), ..asked_of(came) };
+            self.note(Kind::Fail, process, Act::Stock, told, beside);
+        }
+    }
+
+    fn operation(&mut self, word: &str, node: u64) {
+        let ms = self.dice.between(40, 4_000);
+        self.now += ms * MS;
+        let value = Value {
+            operation: Some(word.to_owned()),
+            nodes: Some(vec![node]),
+            recovery_ms: Some(ms),
+            ..Value::default()
+        };
+        self.say(Act::Operation, value, Some(node));
     }
 
     /// Begins the final phase: clients have settled what was not answered.

@@ -43,7 +43,8 @@ fn colour(fault: &str) -> &'static str {
         Some(Family::Clock) => "#3ba6a6",
         Some(Family::Disk) => "#d08a2e",
         Some(Family::Rest) => "#a0527a",
-        Some(Family::Missing) | None => "#999",
+        // Operations on the nodes have words of their own.
+        Some(Family::Members) | None => "#4f7d3a",
     }
 }
 
@@ -83,6 +84,7 @@ fn legend(page: &mut String) {
         ("clock", "clock-jump"),
         ("disk", "slow-disk"),
         ("data at rest", "wipe"),
+        ("members", "resize"),
     ] {
         let _ = write!(page, "<span style=\"color:{}\">&#9632;</span> {words} ", colour(fault));
     }

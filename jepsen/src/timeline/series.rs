@@ -61,6 +61,7 @@ impl Series {
             Series { end, slice, slices: vec![Slice::default(); count], ..Series::default() };
         series.count(history, count);
         series.hit(history);
+        series.change(history);
         series.lead(history);
         let is_final = |value: &str| value == crate::check::book::FINAL;
         series.final_from = history
@@ -145,6 +146,23 @@ impl Series {
             for node in if hit.is_empty() { &nodes } else { &hit } {
                 self.hits.entry(*node).or_default().push(stretch.clone());
             }
+        }
+    }
+
+    /// Operations on the nodes: each is noted at its end, with how long it took.
+    fn change(&mut self, history: &History) {
+        for ended in history.seen(Act::Operation) {
+            let Some(node) = ended.node else { continue };
+            let took = ended.value.recovery_ms;
+            let words = took.map_or_else(|| "it did not end".to_owned(), |ms| format!("{ms} ms"));
+            let stretch = Stretch {
+                from: ended.time.saturating_sub(took.unwrap_or(45_000) * 1_000_000),
+                to: ended.time,
+                label: ended.value.operation.clone().unwrap_or_default(),
+                words,
+                node: 0,
+            };
+            self.hits.entry(node).or_default().push(stretch);
         }
     }
 

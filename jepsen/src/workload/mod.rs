@@ -21,10 +21,6 @@ use crate::worker::{Placed, Worker};
 /// How long a hold lives where none is meant to expire: longer than any run.
 pub(crate) const LONG_MS: u64 = 24 * 3_600_000;
 
-/// Workloads of the plan that need calls which Holdfast may not have: their names, and the paths of
-/// the calls in its OpenAPI document. The suite does not know them yet, and says so.
-pub(crate) const NOT_YET: [(&str, &str); 1] = [("resize", "/admin/v1/nodes")];
-
 /// What clients do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Workload {
