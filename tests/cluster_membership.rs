@@ -96,6 +96,27 @@ async fn leader_of_every_shard_is_removed_with_a_short_pause_and_says_why_ever_a
     books.verify(&fleet, "ticket").await;
 }
 
+/// The partition suite, seed 1: the command line of a node that came with `--join` stays as it was.
+/// Restarted with it after its removal, the node ended, or not, by who was first.
+#[tokio::test]
+async fn node_that_joined_says_why_after_its_removal_also_when_started_with_its_old_token() {
+    let mut fleet = Fleet::start(three_and(1)).await;
+    fleet.put_units("ticket", 1_000).await;
+    let (operation, token) = fleet.begin("POST", "/admin/v1/nodes").await;
+    let token = token.expect("a token");
+    fleet.join(4, 1, &token).await;
+    fleet.done(operation).await;
+    let (operation, _) = fleet.begin("DELETE", "/admin/v1/nodes/4").await;
+    fleet.done(operation).await;
+    fleet.says_why(4).await;
+    for _ in 0..5 {
+        fleet.kill(4);
+        fleet.join(4, 1, &token).await;
+        let why = fleet.says_why(4).await;
+        assert!(why.contains("was removed from the cluster"), "{why}");
+    }
+}
+
 /// Cases C06, C02: a dead node is replaced; when it comes back all the same it serves nothing, and
 /// says why.
 #[tokio::test]

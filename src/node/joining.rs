@@ -87,7 +87,8 @@ impl Admitted {
 
 impl Office {
     /// Joins the cluster that answers at one of these URLs, with a token of `holdfast node add`.
-    /// Asks until somebody answers; does nothing on a node that belongs to a cluster already.
+    /// Asks until somebody answers; does nothing on a node that belongs to a cluster already, or
+    /// that was removed from one: it goes on saying why it serves nothing.
     ///
     /// # Errors
     ///
@@ -96,7 +97,7 @@ impl Office {
         let log_uuid = match self.joins_with()? {
             Some(log_uuid) => log_uuid,
             None => {
-                tracing::info!("this node belongs to a cluster already: --join does nothing");
+                tracing::info!("this node has come to a cluster before: --join does nothing");
                 return Ok(());
             }
         };
@@ -143,7 +144,7 @@ impl Office {
     }
 
     /// Returns the log uuid under which this node may ask to be let in; `None` when it belongs to
-    /// a cluster.
+    /// a cluster, or did.
     fn joins_with(&self) -> Result<Option<[u8; 16]>, String> {
         match &*self.phase.lock() {
             Phase::Empty => {
@@ -151,8 +152,7 @@ impl Office {
                 drawn.map(Some).map_err(|error| format!("the file {FILE}: {error}"))
             }
             Phase::Adopted { identity, .. } => Ok(Some(identity.log_uuid)),
-            Phase::Running(_) => Ok(None),
-            Phase::Stopped(end) => Err(format!("this node takes no part: {}", end.why)),
+            Phase::Running(_) | Phase::Stopped(_) => Ok(None),
         }
     }
 
