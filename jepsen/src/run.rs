@@ -314,8 +314,13 @@ async fn faults(
                 possible.iter().copied().filter(|other| first.goes_with(*other)).collect();
             round.extend(dice.pick(&partners));
         }
-        // What depends on the network comes last, so that its proof is not another's doing.
-        round.sort_by_key(|fault| fault.family() != Family::Network);
+        // An operation waits for a network that is cut: it comes first. What is cut is shown by a
+        // connection that cannot be opened, while all nodes run: that comes before a kill.
+        round.sort_by_key(|fault| match fault.family() {
+            Family::Members => 0,
+            Family::Network => 1,
+            Family::Process | Family::Clock | Family::Disk | Family::Rest => 2,
+        });
         let (least, most) = order.profile.fault_lasts;
         let lasts = span(&mut dice, least, most);
         nemesis.round(cluster, prober, &round, lasts).await;
