@@ -68,9 +68,7 @@ impl Order {
             Order::AddLearner => ("POST", String::new(), Some(json!({"learner": true}))),
             Order::Replace(node) => ("POST", format!("/{node}/replace"), Some(json!({}))),
             Order::Remove(node) => ("DELETE", format!("/{node}"), None),
-            Order::Demote(node, true) => {
-                ("POST", format!("/{node}/demote?allow_fewer=true"), None)
-            }
+            Order::Demote(node, true) => ("POST", format!("/{node}/demote?allow_fewer=true"), None),
             Order::Demote(node, false) => ("POST", format!("/{node}/demote"), None),
             Order::Promote(node) | Order::Drain(node) | Order::Undrain(node) => {
                 ("POST", format!("/{node}/{}", self.word()), None)
@@ -181,9 +179,8 @@ impl Cluster {
     async fn adopt(&mut self, order: Order, before: u64) -> Option<Begun> {
         let all = self.operations().await?;
         let newer = |one: &&Json| one["id"].as_u64().is_some_and(|id| id > before);
-        let found = all.iter().filter(newer).find(|one| {
-            order.began(one) && one["state"] != "cancelled"
-        })?;
+        let found =
+            all.iter().filter(newer).find(|one| order.began(one) && one["state"] != "cancelled")?;
         let (id, node) = (found["id"].as_u64()?, found["node"].as_u64()?);
         if found["state"] != "waiting" {
             return Some(Begun { id, node, token: None });

@@ -88,7 +88,14 @@ pub(crate) fn all() -> Vec<Profile> {
         what: "3 nodes, a few faults, half a minute: does the suite itself work here?",
         faults_for: Duration::from_secs(20),
         racers: 0,
-        floors: Floors { operations: 1_000, faults: 2, kinds: 2, leader_changes: 1, member_changes: 0, ..FLOORS },
+        floors: Floors {
+            operations: 1_000,
+            faults: 2,
+            kinds: 2,
+            leader_changes: 1,
+            member_changes: 0,
+            ..FLOORS
+        },
         ..usual.clone()
     };
     let full = Profile {

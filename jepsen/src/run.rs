@@ -121,11 +121,7 @@ fn write(path: &Path, text: &str) -> Result<(), String> {
 fn ground_words(ground: Ground, cluster: &Cluster) -> String {
     match (ground, &cluster.net) {
         (Ground::Namespaces, Some(net)) => {
-            format!(
-                "network namespaces, cuts by {:?}, disks {:?}",
-                net.cutter,
-                cluster.medium()
-            )
+            format!("network namespaces, cuts by {:?}, disks {:?}", net.cutter, cluster.medium())
         }
         (Ground::Namespaces, None) | (Ground::Loopback, _) => {
             "ROOTLESS on the loopback: NO partitions, NO disk faults".to_owned()

@@ -16,10 +16,10 @@ use crate::planted::Fault;
 use crate::shard::{NodeStatus, Role};
 
 /// What an empty node says.
-pub(crate) const NOT_INITIALISED: &str =
-    "This node belongs to no cluster yet. Run `holdfast cluster init` against its nodes. If it was \
-     one of a cluster and its directory was wiped, it comes back under a new id only: run `holdfast \
-     node replace ID` on another node, and start it with the token.";
+pub(crate) const NOT_INITIALISED: &str = "\
+    This node belongs to no cluster yet. Run `holdfast cluster init` against its nodes. If it was \
+    one of a cluster and its directory was wiped, it comes back under a new id only: run \
+    `holdfast node replace ID` on another node, and start it with the token.";
 
 /// What `/readyz` carries in a build that breaks a law on purpose, and in no other.
 const HEADER_PLANTED: HeaderName = HeaderName::from_static("holdfast-planted-fault");

@@ -37,8 +37,8 @@ pub(crate) fn troubles(status: &NodeStatus) -> Vec<Trouble> {
             Severity::Broken,
             "this node belongs to no cluster yet",
             "it holds nothing and grants nothing",
-            "holdfast cluster init --nodes URL,URL,URL; or, if it was wiped and the cluster goes on \
-             without it: holdfast node replace ID on another node",
+            "holdfast cluster init --nodes URL,URL,URL; or, if it was wiped and the cluster goes \
+             on without it: holdfast node replace ID on another node",
         ));
     }
     found.extend(of_the_disk(status));

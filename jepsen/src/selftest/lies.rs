@@ -554,8 +554,7 @@ fn drained_elected(history: &mut History, dice: &mut Dice) -> Option<()> {
     let node = history.events[at].node;
     let mut elected = history.events[at].clone();
     elected.f = Act::Leader;
-    elected.value =
-        Value { shard: Some(0), term: Some(9_999), leader: node, ..Value::default() };
+    elected.value = Value { shard: Some(0), term: Some(9_999), leader: node, ..Value::default() };
     history.events.insert(at, elected);
     Some(())
 }
