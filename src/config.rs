@@ -24,6 +24,7 @@ pub use keys::{
     Batch, Checkpoint, Cluster, Config, Http, Log, LogOutput, Memory, Node, Peer, Raft,
 };
 use keys::{KEYS, Key, SECTIONS};
+pub(crate) use rule::is_authority;
 pub use rule::{LogFormat, LogLevel, Switch};
 use rule::{Rule, Value};
 

@@ -511,3 +511,31 @@ async fn an_operation_without_its_key_is_told_its_unknown_fields_as_well() {
     let only_key = problem_of(r#"{"op":"confirm","hold":"hld_none"}"#).await;
     assert_eq!(only_key["type"], "/problems/idempotency-key-missing");
 }
+
+/// `make fuzz`, seed 7: a machine came in whose peers were to reach it at `NHR£J`, and the
+/// operation that brought it in waited for it.
+#[tokio::test]
+async fn node_comes_from_an_address_that_others_can_reach() {
+    let shop = Shop::selling("shirt", 10).await;
+    let uuid = "0".repeat(32);
+    for wrong in ["NHR£J", "host", ":7201", "host:0", "host:70000", "host:x", "a b:1", ""] {
+        for (field, peer, http) in [("peer_addr", wrong, "h:1"), ("http_addr", "h:1", wrong)] {
+            let member = format!(
+                r#""log_uuid":"{uuid}","peer_addr":"{peer}","http_addr":"{http}","region":"eu""#
+            );
+            for (path, body, named) in [
+                ("/admin/v1/join", format!(r#"{{"token":"t",{member}}}"#), field.to_owned()),
+                (
+                    "/admin/v1/begin",
+                    format!(r#"{{"members":[{{"node":1,{member}}}]}}"#),
+                    format!("members.0.{field}"),
+                ),
+            ] {
+                let read = shop.call("POST", path, &[JSON], body.clone()).await;
+                assert_eq!(read.slug(), "validation", "{path} {body}: {}", read.text);
+                let errors = read.json()["errors"].as_array().expect("errors[]").clone();
+                assert!(errors.iter().any(|e| e["field"] == named.as_str()), "{}", read.text);
+            }
+        }
+    }
+}

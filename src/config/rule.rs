@@ -152,7 +152,8 @@ fn is_name(text: &str) -> bool {
     (1..=128).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic() && b != b'/')
 }
 
-fn is_authority(text: &str) -> bool {
+/// Tells whether a text is an address that others can reach: `host:port`.
+pub(crate) fn is_authority(text: &str) -> bool {
     text.parse::<SocketAddr>().is_ok_and(|address| address.port() > 0)
         || text.rsplit_once(':').is_some_and(|(host, port)| {
             (1..=253).contains(&host.len())

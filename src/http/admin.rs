@@ -244,11 +244,10 @@ fn read_member(mut fields: Fields<'_>, broken: &mut Broken) -> Option<MemberSpec
     let node = fields.require("node", node, broken);
     let log_uuid = fields.hex16("log_uuid", broken);
     let log_uuid = fields.require("log_uuid", log_uuid, broken);
-    let mut text = |name: &str| {
-        let read = fields.text(name, ADDRESS_BYTES_MAX, broken);
-        fields.require(name, read, broken).map(Cow::into_owned)
-    };
-    let (peer_addr, http_addr, region) = (text("peer_addr"), text("http_addr"), text("region"));
+    let mut address = |name: &str| fields.address(name, ADDRESS_BYTES_MAX, broken);
+    let (peer_addr, http_addr) = (address("peer_addr"), address("http_addr"));
+    let region = fields.text("region", ADDRESS_BYTES_MAX, broken);
+    let region = fields.require("region", region, broken).map(Cow::into_owned);
     fields.end(broken);
     Some(MemberSpec {
         node: NodeId(node?),

@@ -291,6 +291,22 @@ impl<'a> Fields<'a> {
         Some(read)
     }
 
+    /// Reads the address of a node, which must be there: `host:port`.
+    pub(crate) fn address(
+        &mut self,
+        name: &str,
+        max: usize,
+        broken: &mut Broken,
+    ) -> Option<String> {
+        let read = self.text(name, max, broken);
+        let address = self.require(name, read, broken)?;
+        if !crate::config::is_authority(&address) {
+            broken.add(self.name(name), "is host:port, as others reach it");
+            return None;
+        }
+        Some(address.into_owned())
+    }
+
     /// Unwraps a field that must be there. A field that was there and broke a rule is not said to
     /// be missing as well: `broken` has it already.
     pub(crate) fn require<T>(&self, name: &str, read: Option<T>, broken: &mut Broken) -> Option<T> {

@@ -233,8 +233,9 @@ pub(crate) async fn join(front: &Front, call: &Call) -> Result<Response, Failure
         let read = fields.text(name, TEXT_BYTES_MAX, &mut broken);
         fields.require(name, read, &mut broken).map(std::borrow::Cow::into_owned)
     };
-    let token = text("token");
-    let (peer_addr, http_addr, region) = (text("peer_addr"), text("http_addr"), text("region"));
+    let (token, region) = (text("token"), text("region"));
+    let mut address = |name: &str| fields.address(name, TEXT_BYTES_MAX, &mut broken);
+    let (peer_addr, http_addr) = (address("peer_addr"), address("http_addr"));
     fields.end(&mut broken);
     let claim = (|| {
         Some(Claim {
