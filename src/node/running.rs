@@ -379,6 +379,15 @@ impl Running {
         self.tell_stands();
     }
 
+    /// Lets this node stand for one shard although it abstains, or not any more. What it tells
+    /// the others stays: leadership is handed to whoever else can have it.
+    pub(super) fn fill_in(&self, shard: &ShardService, stands: bool) {
+        let abstains = self.abstains.lock();
+        if abstains.is_some() && !self.stops.load(Ordering::Acquire) {
+            shard.stand(Bar::Node, stands);
+        }
+    }
+
     /// Tells the others whether leadership may be handed to this node. One whose disk is full
     /// stands for election, since perhaps nobody else can, but others are better.
     pub(super) fn tell_stands(&self) {

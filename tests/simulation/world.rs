@@ -308,6 +308,7 @@ impl World {
         config.peer.listen.set_port(7_200 + id);
         config.log.segment_bytes = 1 << 20;
         config.log.memory_tail_bytes = 1 << 20;
+        config.raft.pause_after_ms = self.plan.pause_after_ms;
         config.checkpoint.commands = self.plan.checkpoint_commands;
         config.checkpoint.interval_ms = self.plan.checkpoint_interval_ms;
         config
