@@ -15,13 +15,14 @@ use rand::RngExt as _;
 use serde_json::json;
 
 use super::books::hold_of;
+use super::call::{Ask, Told};
 use super::cut::Cut;
 use super::finale;
 use super::judge::parsed;
 use super::plan::{ItemPlan, NODES, Plan, stream};
 use super::trace::Trace;
 use super::verdict::Verdict;
-use super::world::{Ask, Told, World};
+use super::world::World;
 
 /// A scene under a seed.
 pub(crate) type Scene = fn(u64, Trace) -> Verdict;
@@ -157,7 +158,9 @@ fn retry_after_exhaustion(seed: u64, trace: Trace) -> Verdict {
         let own = NodeId(at as u64 + 1);
         let kind = rng.random_range(0..3);
         match kind {
-            0 => world.kill(at),
+            0 => {
+                world.kill(at);
+            }
             1 => world.life(at).into_iter().for_each(|life| life.stop()),
             _ => peers.iter().for_each(|peer| {
                 world.wire.partition(own, *peer, true);
@@ -345,6 +348,8 @@ fn late_acknowledgement(seed: u64, trace: Trace) -> Verdict {
         let old = leader(&world).await?;
         let told = until(&world, &place("a", "a", 2_000), 201).await?;
         let hold = hold_in(&told).ok_or("a 201 without its hold")?;
+        let Told::Answer(granted) = &told else { return Err("no answer".to_owned()) };
+        let deposed = granted.commit.ok_or("a 201 without its commit")?.leader();
         let others = [(old + 1) % NODES, (old + 2) % NODES];
         let slow = others[rng.random_range(0..2)];
         let sync = if seed.is_multiple_of(2) { 450..900 } else { 1..60 };
@@ -400,8 +405,10 @@ fn late_acknowledgement(seed: u64, trace: Trace) -> Verdict {
             let (asked, key) = (now(), format!("c{number}"));
             let is_late = || known.lock().is_some_and(|released| released < asked);
             let told = world.call(old, place(&key, &key, 20)).await;
+            // The next leader may refuse: the unit may be taken again by then.
             if let Told::Answer(answer) = &told
                 && matches!(answer.slug(), "sold-out" | "insufficient-stock")
+                && answer.commit.is_some_and(|commit| commit.leader() == deposed)
                 && is_late()
             {
                 return Err(format!("refused from the past: {answer:?}"));
