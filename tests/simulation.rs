@@ -161,6 +161,11 @@ fn leader_that_is_cut_off_answers_nothing_by_an_acknowledgement_that_comes_late(
     play("late-acknowledgement");
 }
 
+#[test]
+fn machine_that_takes_the_place_of_a_lost_node_serves_and_votes() {
+    play("another-machine");
+}
+
 /// The judges judge: units that no entry made are seen at the next entry, whether one replica has
 /// them, which another digest tells, or all, where the sums do not add up.
 #[test]

@@ -96,7 +96,11 @@ impl World {
         let id = u16::try_from(machine.id).expect("three nodes");
         config.http.listen.set_port(7_100 + id);
         config.peer.listen.set_port(7_200 + id);
-        config.log.segment_bytes = 1 << 20;
+        config.log.segment_bytes = self.plan.segment_bytes;
+        if self.plan.segment_bytes < 1 << 20 {
+            // Four of the largest appends go into a segment.
+            (config.batch.entry_bytes_max, config.peer.append_bytes_max) = (4 << 10, 16 << 10);
+        }
         config.log.memory_tail_bytes = 1 << 20;
         config.raft.pause_after_ms = self.plan.pause_after_ms;
         config.checkpoint.commands = self.plan.checkpoint_commands;

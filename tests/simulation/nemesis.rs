@@ -9,6 +9,7 @@ use std::time::Duration;
 use holdfast::ledger::NodeId;
 use holdfast::peer::SimDefaults;
 use holdfast::runtime::{self, life};
+use holdfast::shard::LogStatus;
 use holdfast::storage::Fault;
 
 use super::plan::{FaultPlan, Kind, NODES};
@@ -268,7 +269,8 @@ impl Inflicted {
         runtime::sleep(self.plan.length).await;
         let log = self.world.status(at).map(|status| status.log);
         let waits = log.as_ref().is_some_and(|log| log.oldest_unsynced_ms.is_some());
-        let has_no_room = log.as_ref().is_some_and(|log| log.waits_for_room_ms.is_some());
+        let is_full = |log: &LogStatus| log.disk_full || log.waits_for_room_ms.is_some();
+        let has_no_room = log.as_ref().is_some_and(is_full);
         disk.set_sync_delay(self.world.plan.sync);
         disk.set_hung(false);
         disk.set_capacity(None);

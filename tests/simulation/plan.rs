@@ -174,6 +174,9 @@ pub(crate) struct Plan {
     pub(crate) operators: u32,
     /// The age of the last acknowledgement at which a leader pauses, less than the lease.
     pub(crate) pause_after_ms: u64,
+    /// The size of a segment of the log. In small ones some runs need a second, and a full disk has
+    /// no room for it.
+    pub(crate) segment_bytes: u64,
     /// The only machine whose pages, log or disk are lost: somebody must have good ones.
     pub(crate) victim: usize,
 }
@@ -238,6 +241,7 @@ impl Plan {
             operators: one_of(rng, &[0, 6, 20]),
             victim: rng.random_range(0..NODES),
             pause_after_ms: one_of(rng, &[300, 300, 150, 399]),
+            segment_bytes: one_of(rng, &[1 << 20, 64 << 10]),
         };
         plan.leave_out(cut);
         plan
@@ -267,6 +271,7 @@ impl Plan {
             operators: 0,
             victim: 0,
             pause_after_ms: 300,
+            segment_bytes: 1 << 20,
         }
     }
 

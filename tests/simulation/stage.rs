@@ -28,12 +28,13 @@ use super::world::World;
 pub(crate) type Scene = fn(u64, Trace) -> Verdict;
 
 /// Every scene by its name.
-pub(crate) const SCENES: [(&str, Scene); 5] = [
+pub(crate) const SCENES: [(&str, Scene); 6] = [
     ("retry-after-exhaustion", retry_after_exhaustion),
     ("stopped-leader", stopped_leader),
     ("attempt-after-its-void", attempt_after_its_void),
     ("newest-on-the-drained", newest_on_the_drained),
     ("late-acknowledgement", late_acknowledgement),
+    ("another-machine", another_machine),
 ];
 
 /// Plays a scene by its name.
@@ -422,6 +423,56 @@ fn late_acknowledgement(seed: u64, trace: Trace) -> Verdict {
         }
         Ok(())
     })
+}
+
+/// A node loses everything, and its empty machine comes in as another one. Callers of the new node
+/// are served by whoever leads (seed 40206: the members took it for a stranger for as long as its
+/// first connections lasted), and it votes: the death of one more node stops nothing.
+fn another_machine(seed: u64, trace: Trace) -> Verdict {
+    play((seed, trace), 2, ticket(20, 2), async |world: Arc<World>| {
+        let mut rng = stream(seed, 55);
+        let lost = rng.random_range(0..NODES);
+        let others = [(lost + 1) % NODES, (lost + 2) % NODES];
+        world.kill(lost);
+        world.wipe(lost);
+        let replace = Ask::new("POST", format!("/admin/v1/nodes/{}/replace", lost + 1));
+        let Told::Answer(answer) = until(&world, &replace, 202).await? else {
+            return Err("no answer".to_owned());
+        };
+        let token = answer.body["token"].as_str().ok_or("an order without its token")?;
+        world.bring_in(lost, token);
+        let served = async || {
+            for number in 0..100 {
+                let key = format!("through-the-new-{number}");
+                let told = world.call(lost, place(&key, &key, 500)).await;
+                if matches!(&told, Told::Answer(answer) if matches!(answer.status, 201 | 409)) {
+                    return Ok(());
+                }
+                runtime::sleep(Duration::from_millis(50)).await;
+            }
+            Err("whoever calls the new node is not served".to_owned())
+        };
+        served().await?;
+        until_idle(&world).await?;
+        let gone = others[rng.random_range(0..2)];
+        world.kill(gone);
+        served().await
+    })
+}
+
+/// Waits until no operation on the nodes is under way; 30 s at most.
+async fn until_idle(world: &Arc<World>) -> Result<(), String> {
+    for attempt in 0..600 {
+        let told = world.call(attempt % NODES, Ask::get("/admin/v1/operations")).await;
+        if let Told::Answer(answer) = &told
+            && let Some(all) = answer.body["operations"].as_array()
+            && all.iter().all(|one| one["state"] == "done")
+        {
+            return Ok(());
+        }
+        runtime::sleep(Duration::from_millis(50)).await;
+    }
+    Err("an operation on the nodes does not end".to_owned())
 }
 
 /// Makes an entry in the log that the only item is in, and touches nothing of it.
