@@ -120,7 +120,7 @@ impl Inflicted {
                 let at = self.leader();
                 if hard < 500 { world.kill(at) } else { world.power_cut(at) }
             }
-            Kind::PowerCutAll => (0..NODES).fold(false, |any, at| world.power_cut(at) || any),
+            Kind::PowerCutAll => (0..NODES).filter(|at| world.power_cut(*at)).count() > 0,
             Kind::PowerCutMidway => {
                 world.machines[at].disk.power_off_after(hard % 40);
                 runtime::sleep(self.plan.length / 4).await;
