@@ -224,6 +224,62 @@ async fn request_larger_than_any_buckets_rest_is_served_by_all_of_them_together(
     assert_eq!((audit.number_of("held"), audit.number_of("available")), (40, 0));
 }
 
+/// Each command of a batch finds its bucket as it would alone: the items are so new that the node
+/// that is asked knows the layout of none, or of some.
+#[tokio::test]
+async fn every_command_of_a_mixed_batch_finds_its_bucket_whichever_item_it_is_of() {
+    let fleet = Fleet::start(Plan::new(3, 4).calm()).await;
+    for round in 0..4_usize {
+        let items: Vec<String> = (0..6).map(|n| format!("item-{round}-{n}")).collect();
+        for item in &items {
+            put_spread(&fleet, item, 80, 4).await;
+        }
+        let place = |n: usize| {
+            let item = &items[n % items.len()];
+            json!({"op": "place", "item": item, "key": format!("k{n}"), "buyer": format!("b{n}"),
+                "quantity": 1})
+        };
+        let mut operations: Vec<Value> = (0..60).map(place).collect();
+        operations.insert(7, json!({"op": "void", "item": items[5], "key": "v", "buyer": "v"}));
+        operations.insert(9, json!({"op": "place", "item": "none", "key": "k", "quantity": 1}));
+        let mars = json!({"op": "place", "item": items[3], "region": "mars", "key": "k",
+            "quantity": 1});
+        operations.insert(11, mars);
+        let id = 1 + round % 3;
+        let body = json!({"operations": operations});
+        let sent = fleet.caller(id).post("/v1/holds:batch", "batch", &body).await;
+        let results = sent.expect("an answer").body["results"].as_array().cloned();
+        let results = results.expect("results");
+        assert_eq!(results.len(), operations.len());
+        for (at, (asked, result)) in operations.iter().zip(&results).enumerate() {
+            // "Moving" is what a command is told whose bucket was not found.
+            let moving = result["problem"]["reason"] == json!("moving");
+            assert!(!moving, "round {round}, place {at}, {asked}: {result}");
+            let wanted = if at == 9 || at == 11 {
+                404
+            } else if at == 7 {
+                200
+            } else {
+                continue;
+            };
+            assert_eq!(result["status"], json!(wanted), "{asked}: {result}");
+        }
+        // What waited for its stock in vain was told so, and is there at the next try.
+        let places: Vec<Value> = (0..60).map(place).collect();
+        let placed = fleet.place_batch(1 + (round + 1) % 3, &places).await;
+        let ids = placed.iter().filter_map(|one| one["hold"]["id"].as_str());
+        let holds: BTreeSet<String> = ids.map(str::to_owned).collect();
+        assert_eq!(holds.len(), 60, "each has a hold of its own");
+        let release = |hold: &String| json!({"op": "release", "hold": hold, "key": "r"});
+        let releases: Vec<Value> = holds.iter().map(release).collect();
+        fleet.place_batch(1 + (round + 2) % 3, &releases).await;
+        for item in &items {
+            let audit = settled_audit(&fleet, item).await;
+            assert_eq!((audit.number_of("held"), audit.number_of("available")), (0, 80));
+        }
+    }
+}
+
 /// Buyers who never stop until they are told that nothing is left, each with a key of its own.
 async fn buy_until_sold_out(
     nodes: Vec<std::net::SocketAddr>,
@@ -484,17 +540,40 @@ async fn changed_quota_brings_stock_from_every_bucket_that_has_more_than_its_sha
 }
 
 #[tokio::test]
-async fn operator_moves_stock_once_though_the_call_is_repeated() {
+async fn operator_moves_stock_once_per_key_though_the_call_is_repeated() {
     let fleet = Fleet::start(Plan::new(3, 4).calm()).await;
     put_spread(&fleet, "ticket", 400, 4).await;
     wait_spread(&fleet, "ticket").await;
     let before = fleet.read(1, "/v1/items/ticket/transfers").await;
     assert_eq!(before.number_of("bound"), 20);
-    let body = json!({"from": 1, "to": 2, "quantity": 20, "if_sent": 0});
-    let moved = fleet.insist(2, "/v1/items/ticket/transfers", "m", &body).await;
+    let path = "/v1/items/ticket/transfers";
+    let body = json!({"from": 1, "to": 2, "quantity": 20});
+    let moved = fleet.insist(2, path, "m", &body).await;
     assert_eq!((moved.status, moved.number_of("sent")), (200, 20), "{moved:?}");
-    let again = fleet.insist(3, "/v1/items/ticket/transfers", "m", &body).await;
-    assert_eq!((again.status, again.slug()), (409, "stock-committed"), "{again:?}");
+    assert_eq!(moved.header("idempotent-replayed"), None, "{moved:?}");
+    // Another move of the pair in between: the key still tells its own outcome.
+    let other = json!({"from": 1, "to": 2, "quantity": 5});
+    assert_eq!(fleet.insist(1, path, "n", &other).await.number_of("sent"), 25);
+    for id in [3, 1, 2] {
+        let again = fleet.insist(id, path, "m", &body).await;
+        assert_eq!((again.status, again.number_of("sent")), (200, 20), "{again:?}");
+        assert_eq!(again.header("idempotent-replayed"), Some("true"), "{again:?}");
+    }
+    for (field, of) in [("quantity", 19), ("to", 3), ("from", 0)] {
+        let mut other = body.clone();
+        other[field] = json!(of);
+        let reused = fleet.insist(3, path, "m", &other).await;
+        assert_eq!((reused.status, reused.slug()), (422, "idempotency-key-reused"), "{reused:?}");
+        assert_eq!(reused.text_of("field"), field, "{reused:?}");
+    }
+    let back = json!({"from": 2, "to": 1, "quantity": 5});
+    assert_eq!(fleet.insist(3, path, "back", &back).await.status, 200);
+    let too_much = json!({"from": 1, "to": 2, "quantity": 21});
+    let refused = fleet.insist(3, path, "much", &too_much).await;
+    assert_eq!((refused.status, refused.slug()), (409, "stock-committed"), "{refused:?}");
+    let keyless = fleet.caller(1).send("POST", path, &[], Some(&body)).await;
+    let keyless = keyless.expect("an answer");
+    assert_eq!((keyless.status, keyless.slug()), (400, "idempotency-key-missing"), "{keyless:?}");
     let seen = layout(&fleet, "ticket").await;
     let available: Vec<u64> =
         buckets_of(&seen).iter().map(|one| one["available"].as_u64().unwrap_or(0)).collect();
@@ -506,8 +585,15 @@ async fn operator_moves_stock_once_though_the_call_is_repeated() {
         assert_eq!(finished.code, Some(0), "{line:?}: {}", finished.words());
         finished.words()
     };
-    let moved = ["transfer", "ticket", "--from", "2", "--to", "3", "--quantity", "10"];
-    assert!(run(&moved).contains("accepted"), "{}", run(&["transfer", "ticket"]));
+    let moved =
+        ["transfer", "ticket", "--from", "2", "--to", "3", "--quantity", "10", "--key", "c"];
+    for _ in 0..2 {
+        assert!(run(&moved).contains("accepted"), "{}", run(&["transfer", "ticket"]));
+    }
+    let moved = fleet.read(2, path).await;
+    let pairs = moved.body["transfers"].as_array().cloned().unwrap_or_default();
+    let pair = pairs.iter().find(|one| (&one["from"], &one["to"]) == (&json!(2), &json!(3)));
+    assert_eq!(pair.map(|pair| pair["sent"].clone()), Some(json!(10)), "{moved:?}");
     let picture = run(&["layout", "ticket"]);
     assert_eq!(picture.lines().filter(|line| line.contains("░░░")).count(), 4, "{picture}");
     let dry = ["regions", "ticket", "--set", "default=300", "--set", "asia=100:0:2", "--dry-run"];
