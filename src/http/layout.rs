@@ -90,6 +90,29 @@ impl Seen {
         pairs
     }
 
+    /// A quota that falls covers what is held and sold of its region; but any region can be closed.
+    /// The item's home asks its own buckets once more.
+    fn quotas_cover(&self, regions: &BTreeMap<String, RegionPlan>) -> Result<(), Failure> {
+        for info in &self.item.region_list {
+            let Some((was, plan)) = self.item.regions.get(&info.name).zip(regions.get(&info.name))
+            else {
+                continue;
+            };
+            let mine = self.levels.iter().flat_map(|one| &one.buckets);
+            let mine = mine.filter(|level| level.region == info.ordinal);
+            let (held, sold) = mine.fold((0_u64, 0_u64), |(held, sold), level| {
+                (held.saturating_add(level.held), sold.saturating_add(level.sold))
+            });
+            let needed = held.saturating_add(sold);
+            if plan.quota > 0 && plan.quota < was.quota && needed > plan.quota {
+                let available = plan.quota;
+                let refusal = Refusal::StockCommitted { needed, available, held, sold };
+                return Err(super::problem::refusal(refusal).into());
+            }
+        }
+        Ok(())
+    }
+
     fn layout(&self) -> api::ItemLayout {
         let item = &self.item;
         let mut regions: BTreeMap<String, api::RegionStock> = BTreeMap::new();
@@ -195,6 +218,9 @@ pub(crate) async fn put(front: &Front, call: &Call) -> Result<Response, Failure>
     let regions = sound(Some(regions), broken)?;
     let seen = Seen::read(front, call, &name, Consistency::Leader).await?;
     let shards = new_shards(front, &seen.item, &regions)?;
+    if if_revision == seen.item.revision {
+        seen.quotas_cover(&regions)?;
+    }
     if dry_run {
         let plan = plan(&seen.item, if_revision, &regions, &shards)?;
         return Ok(wire::json(StatusCode::OK, &plan, &Stamp::default()));

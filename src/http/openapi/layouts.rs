@@ -35,7 +35,7 @@ impl Book {
             )
             .says(202, "Done at home, on its way to the others: `Location` names it.", layout)
             .changing()
-            .or(&[K::NotFound, K::RevisionMismatch, K::PreconditionRequired])
+            .or(&[K::NotFound, K::RevisionMismatch, K::PreconditionRequired, K::StockCommitted])
     }
 
     pub(super) fn read_item_operation(&mut self) -> Entry {
