@@ -39,6 +39,7 @@ mod record;
 mod record_bytes;
 mod roll;
 mod roster;
+mod schema;
 mod scope;
 mod segment;
 mod settle;
@@ -60,6 +61,7 @@ pub use lookahead::Seen;
 pub use query::*;
 pub use roll::RollEntry;
 pub use roster::*;
+pub use schema::{SchemaRange, SchemaVersion, SetSchema};
 pub use scope::*;
 pub use spread_items::ItemCursor;
 
@@ -75,6 +77,7 @@ use item::{Item, ItemKey};
 use page::{Kind, PAGE_VERSION, PageId};
 use record::{Record, Standing};
 use roster::RosterPage;
+use schema::SchemaPage;
 
 use crate::planted::{Fault, planted};
 
@@ -109,6 +112,7 @@ pub struct Ledger {
     books: Books,
     meta_hashed: u128,
     roster: RosterPage,
+    schema: SchemaPage,
 }
 
 /// What is written of the ledger itself.
@@ -174,6 +178,7 @@ impl Ledger {
             books: Books::new(shard, settings),
             meta_hashed: 0,
             roster: RosterPage::default(),
+            schema: SchemaPage::default(),
         };
         ledger.books.pages.touch(PageId::META, || None);
         ledger.settle();
@@ -261,6 +266,7 @@ impl Ledger {
             Command::DeleteCommit(delete) => self.delete_commit(delete),
             Command::MoveStock(send) => self.move_stock(send),
             Command::SetRoster(set) => self.set_roster(set),
+            Command::SetSchema(set) => self.set_schema(set),
         }
     }
 
@@ -309,6 +315,7 @@ impl Ledger {
             Command::DeleteCommit(delete) => self.judge_delete_commit(delete).map(nothing),
             Command::MoveStock(send) => self.judge_move(send).map(|plan| plan.demand),
             Command::SetRoster(set) => self.judge_roster(set).map(nothing),
+            Command::SetSchema(set) => self.judge_schema(set).map(nothing),
         };
         match decided {
             Ok(demand) => Foreseen::Admit(demand),
@@ -457,6 +464,7 @@ impl Ledger {
             Kind::Floors => bucket()?.encode_floors(number?),
             Kind::Records => bucket()?.encode_records(page.slot, page.number),
             Kind::Roster => self.roster.encode(),
+            Kind::Schema => self.schema.encode(),
         }
     }
 

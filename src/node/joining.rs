@@ -108,6 +108,7 @@ impl Office {
             "peer_addr": self.config.peer.advertised(),
             "http_addr": self.config.http.advertised(),
             "region": self.config.node.region,
+            "schema_newest": super::schema::reads(&self.config).newest.0,
         });
         let admitted = loop {
             let key = client.fresh_key();
