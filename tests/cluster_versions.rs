@@ -35,7 +35,7 @@ async fn refused(fleet: &Fleet, path: &str, body: &Value, rule: &str) -> String 
 #[tokio::test]
 async fn nodes_are_brought_to_a_new_version_one_by_one_under_load_and_it_is_written_at_the_end() {
     let seed = seed();
-    let mut fleet = Fleet::prepare(Plan::new(4, 2).spares(1));
+    let mut fleet = Fleet::prepare(Plan::new(3, 2).spares(1));
     for id in 1..=4 {
         fleet.set_on(id, "node.schema_max", 1);
     }
@@ -146,8 +146,11 @@ async fn older_build_stops_at_the_entry_and_at_the_page_of_the_new_version() {
             })
             .await;
         }
+        let file = fleet.data_dir(3).join("schema");
+        let there = async || file.exists().then_some(()).ok_or("not there".to_owned());
+        wait_for("the version is written down", SOON, there).await;
         fleet.kill(3);
-        std::fs::remove_file(fleet.data_dir(3).join("schema")).expect("it was written down");
+        std::fs::remove_file(&file).expect("it is there");
         fleet.set_on(3, "node.schema_max", 1);
         if checkpoint {
             let (status, words) = fleet.start_refused(3).await;
