@@ -282,7 +282,7 @@ async fn node_whose_log_is_damaged_comes_back_by_replace_on_the_same_machine() {
     assert!(!status.success() && words.contains("holdfast node replace"), "{words}");
     let doctor = holdfast(&["doctor", &data.display().to_string()]);
     assert_eq!(doctor.code, Some(1), "{}", doctor.words());
-    assert!(doctor.stdout.contains("holdfast node replace 3"), "{}", doctor.words());
+    assert!(doctor.stdout.contains("node replace 3"), "{}", doctor.words());
     buying.wait_grants(20).await;
     let (operation, token) = fleet.begin("POST", "/admin/v1/nodes/3/replace").await;
     std::fs::rename(&data, data.with_file_name("kept")).expect("moved away");

@@ -174,7 +174,7 @@ async fn damaged_log_is_taken_up_to_the_damage_when_the_operator_says_so() {
     let dir = fleet.data_dir(3).display().to_string();
     let new = fleet.dir().join("new").display().to_string();
     let refused = holdfast(&["recover", &dir]);
-    assert_eq!(refused.code, Some(1), "{}", refused.words());
+    assert_eq!(refused.code, Some(2), "{}", refused.words());
     assert!(refused.words().contains("--damaged-log"), "{}", refused.words());
     let made = holdfast(&["recover", &dir, "--damaged-log", "--to", &new, "--accept-loss"]);
     assert_eq!(made.code, Some(0), "{}", made.words());

@@ -217,7 +217,10 @@ async fn make(name: &str) {
 /// The data of a version, unpacked, and what was in it.
 fn kept(name: &str) -> (tempfile::TempDir, Value) {
     let dir = tempfile::tempdir().expect("a directory");
-    unpack(&fs::read(formats().join(format!("{name}.bin"))).expect("it is kept"), &dir.path().join("data"));
+    unpack(
+        &fs::read(formats().join(format!("{name}.bin"))).expect("it is kept"),
+        &dir.path().join("data"),
+    );
     let told = fs::read_to_string(formats().join(format!("{name}.json"))).expect("it is kept");
     (dir, serde_json::from_str(&told).expect("JSON"))
 }
