@@ -424,6 +424,15 @@ async fn the_sold_out_list_is_cached_by_its_tag_and_is_a_tenants_own() {
     let list = shop.call("GET", "/v1/sold-out", &[("If-None-Match", tag)], "").await;
     assert_eq!(list.status, StatusCode::OK);
     assert_eq!(list.json()["items"][1]["paused_reason"], "operator");
+    assert!(list.json()["next_cursor"].is_null(), "{}", list.text);
+    let first = shop.get("/v1/sold-out?limit=1").await.json();
+    assert_eq!(first["items"][0]["item"], "gone");
+    assert!(first["items"][1].is_null(), "{first}");
+    assert_eq!(first["next_cursor"], "gone");
+    let last = shop.get("/v1/sold-out?limit=1&cursor=gone").await.json();
+    assert_eq!(last["items"][0]["item"], "left");
+    assert!(last["next_cursor"].is_null(), "{last}");
+    assert_eq!(shop.get("/v1/sold-out?limit=10001").await.slug(), "malformed");
 }
 
 #[tokio::test]

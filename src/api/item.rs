@@ -378,6 +378,10 @@ pub struct PairAudit {
 pub struct SoldOut {
     /// The items, in the order of their names.
     pub items: Vec<SoldOutItem>,
+    /// Where the next page begins; absent on the last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub next_cursor: Option<String>,
 }
 
 /// An item that cannot be reserved now.

@@ -49,6 +49,8 @@ pub const ID_BYTES_MAX: usize = 128;
 pub const BATCH_OPERATIONS_MAX: usize = 1_000;
 /// The most entries on one page of a list.
 pub const LIST_LIMIT_MAX: u32 = 1_000;
+/// The most entries on a page of what is sold out, and as many as there are without `limit`.
+pub const SOLD_OUT_LIMIT_MAX: u32 = 10_000;
 /// Entries on a page when the caller names no limit.
 pub const LIST_LIMIT_DEFAULT: u32 = 100;
 

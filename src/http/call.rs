@@ -231,9 +231,13 @@ impl Parameters {
 
     /// Returns how many entries the caller wants on a page.
     pub(crate) fn limit(&self) -> Result<u32, Failure> {
-        let max = api::LIST_LIMIT_MAX;
+        self.limit_to(api::LIST_LIMIT_MAX, api::LIST_LIMIT_DEFAULT)
+    }
+
+    /// Returns how many entries a page of at most `max` may have.
+    pub(crate) fn limit_to(&self, max: u32, default: u32) -> Result<u32, Failure> {
         match self.text("limit") {
-            None => Ok(api::LIST_LIMIT_DEFAULT),
+            None => Ok(default),
             Some(text) => digits(text.as_bytes())
                 .and_then(|n| u32::try_from(n).ok())
                 .filter(|n| (1..=max).contains(n))

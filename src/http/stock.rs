@@ -335,9 +335,12 @@ impl AuditSums {
 
 /// `GET /v1/sold-out`: from this node's memory.
 pub(crate) async fn sold_out(front: &Front, call: &Call) -> Result<Response, Failure> {
-    call.query(&[])?;
+    let parameters = call.query(&["limit", "cursor"])?;
+    let limit = parameters.limit_to(api::SOLD_OUT_LIMIT_MAX, api::SOLD_OUT_LIMIT_MAX)?;
+    let after = parameters.id("cursor")?;
     let shards = front.all_shards()?;
-    let query = Query::SoldOut { tenant: call.tenant()? };
+    // One more than asked for tells whether there is a next page.
+    let query = Query::SoldOut { tenant: call.tenant()?, after, limit: limit + 1 };
     let mut items = Vec::new();
     for (_, found, _) in front.find_in(call, &shards, &query, Consistency::Local).await? {
         if let Found::SoldOut(some) = found {
@@ -351,9 +354,13 @@ pub(crate) async fn sold_out(front: &Front, call: &Call) -> Result<Response, Fai
         }
     }
     items.sort_by(|a, b| a.item.cmp(&b.item));
-    let mut response =
-        wire::json(StatusCode::OK, &api::SoldOut { items: items.clone() }, &Stamp::default());
-    let etag = fingerprint(&items);
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let more = items.len() > limit;
+    items.truncate(limit);
+    let next_cursor = items.last().filter(|_| more).map(|item| item.item.clone());
+    let page = api::SoldOut { items, next_cursor };
+    let mut response = wire::json(StatusCode::OK, &page, &Stamp::default());
+    let etag = fingerprint(&page);
     if call.has_already(etag.as_bytes()) {
         *response.status_mut() = StatusCode::NOT_MODIFIED;
         *response.body_mut() = axum::body::Body::empty();
@@ -368,8 +375,8 @@ pub(crate) async fn sold_out(front: &Front, call: &Call) -> Result<Response, Fai
 }
 
 /// The entity tag of a list: equal lists have equal tags, on every node.
-fn fingerprint(items: &[api::SoldOutItem]) -> HeaderValue {
-    let text = serde_json::to_vec(items).expect("our own types serialise");
+fn fingerprint(page: &api::SoldOut) -> HeaderValue {
+    let text = serde_json::to_vec(page).expect("our own types serialise");
     let hash = xxhash_rust::xxh3::xxh3_128(&text);
     HeaderValue::try_from(format!("\"{hash:032x}\"")).expect("hexadecimal digits in quotes")
 }

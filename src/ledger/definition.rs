@@ -22,6 +22,9 @@ use super::{BucketRef, Demand, Ledger, encoding};
 
 /// The region of an item that names none.
 pub(super) const DEFAULT_REGION: &str = "default";
+/// Items of a shard, deleted ones until they are forgotten and other shards' spread ones among
+/// them. Each is in memory, some kilobytes with its slots.
+pub(super) const ITEMS_MAX: usize = 65_536;
 /// Old receipts of adjustments that one adjustment forgets.
 const ADJUSTMENTS_FORGOTTEN: usize = 4;
 
@@ -61,6 +64,13 @@ pub(super) struct ModePlan {
     mode: Mode,
     /// Whether a broken law still pauses the item then.
     broken: bool,
+}
+
+fn too_many_items() -> String {
+    format!(
+        "its shard has {ITEMS_MAX} items: close and delete what is over; what was deleted makes \
+         room when its receipts end"
+    )
 }
 
 /// An item's bucket 0.
@@ -105,6 +115,9 @@ impl Ledger {
             let Some(total) = define.total else {
                 return invalid("total", "is needed to create an item");
             };
+            if self.items.len() >= ITEMS_MAX {
+                return invalid("item", &too_many_items());
+            }
             return Ok(DefinePlan::Create(regions(total)?));
         };
         let record = &item.record;

@@ -65,7 +65,9 @@ impl Ledger {
                 let wanted = Wanted { buyer: buyer.as_deref(), state: *state };
                 self.find_holds(name, &wanted, after.as_ref(), *limit)
             }
-            Query::SoldOut { tenant } => self.find_sold_out(tenant),
+            Query::SoldOut { tenant, after, limit } => {
+                self.find_sold_out(tenant, after.as_deref(), *limit)
+            }
             Query::Levels(item) => self.find_levels(*item),
             Query::Copy { item, shard } => {
                 let image = self.image(*item, *shard);
@@ -281,12 +283,12 @@ impl Ledger {
         Found::Holds { holds, more: false }
     }
 
-    fn find_sold_out(&self, tenant: &str) -> Found {
+    fn find_sold_out(&self, tenant: &str, after: Option<&str>, limit: u32) -> Found {
         let now = self.books.now.0;
         // A copy's item is listed at its home, which cannot tell by itself whether an item of
         // several buckets has nothing left.
         let at_home =
-            self.tenants_items(tenant, None).filter(|(_, item)| item.record.home.is_some());
+            self.tenants_items(tenant, after).filter(|(_, item)| item.record.home.is_some());
         let sold_out = at_home.filter_map(|(key, item)| {
             let (mut free, mut live) = (0_u64, 0_u64);
             for bucket in self.buckets_of(key) {
@@ -307,7 +309,7 @@ impl Ledger {
                 may_return: !closed && live > 0,
             })
         });
-        Found::SoldOut(sold_out.collect())
+        Found::SoldOut(sold_out.take(bounded(limit)).collect())
     }
 }
 

@@ -63,6 +63,10 @@ pub enum Query {
     SoldOut {
         /// The tenant.
         tenant: String,
+        /// Only names greater than this.
+        after: Option<String>,
+        /// At most so many.
+        limit: u32,
     },
     /// The levels and counters of an item's buckets on this shard, in one read.
     Levels(ItemRef),

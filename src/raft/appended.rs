@@ -4,9 +4,6 @@
 //! none is at hand: for every entry two messages to every follower, and two answers. Whoever sends
 //! asks here first whether an entry is at hand: while earlier messages are unanswered, a commit can
 //! wait for the next entry or for their answers, whichever comes first.
-//!
-//! That keeps acknowledgements honest as well: openraft dates one by the last message up to its
-//! index, also when that is a message without entries that was made after the one that is answered.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -197,7 +197,6 @@ impl RaftNetworkV2<TypeConfig> for Client {
             option,
             input: Some(input),
             sent: VecDeque::new(),
-            sent_to: 0,
             ended: false,
         };
         Box::pin(async move {
@@ -287,26 +286,71 @@ async fn send_checkpoint(
 /// The pipelined stream of appends to one peer: requests go out in order as they come, and results
 /// come back in the same order. While some are unanswered the next one is asked for only when it
 /// brings entries: what else it would tell, a commit, can wait for them.
+///
+/// A result waits until every request up to the same index is answered. openraft dates an
+/// acknowledgement by the last such request that it made, also when an earlier one was answered,
+/// and trusts that date when it answers from memory: it must be a date that the peer has seen.
 struct Appends<S> {
     link: Link,
     appended: Appended,
     option: RPCOption,
     input: Option<S>,
-    sent: VecDeque<Pending>,
-    /// The index that the last request went up to.
-    sent_to: u64,
+    sent: VecDeque<Sent<Pending>>,
     ended: bool,
+}
+
+/// A request under way, or answered and waiting for those up to the same index.
+struct Sent<A> {
+    /// The index that the request went up to.
+    last: u64,
+    answer: A,
+    result: Option<StreamAppendResult<TypeConfig>>,
+}
+
+/// Takes the answers that have come, in order, and returns the first result that may be given out.
+/// After an error nothing is: what was answered before it is known again by the next stream.
+fn poll_sent<A>(
+    sent: &mut VecDeque<Sent<A>>,
+    cx: &mut Context<'_>,
+) -> Poll<RpcResult<StreamAppendResult<TypeConfig>>>
+where
+    A: Future<Output = Result<Bytes, PeerError>> + Unpin,
+{
+    let first = sent.front().map_or(0, |sent| sent.last);
+    for request in sent.iter_mut().take_while(|request| request.last <= first) {
+        if matches!(request.result, Some(Ok(_))) {
+            continue;
+        }
+        let Poll::Ready(answer) = Pin::new(&mut request.answer).poll(cx) else {
+            return Poll::Pending;
+        };
+        match answer.map_err(rpc_error).and_then(|bytes| decode(&bytes)) {
+            Ok(Ok(matching)) => request.result = Some(Ok(matching)),
+            ended => return Poll::Ready(ended),
+        }
+    }
+    let result = sent.pop_front().and_then(|sent| sent.result);
+    result.map_or(Poll::Pending, |result| Poll::Ready(Ok(result)))
 }
 
 impl<S> Appends<S> {
     fn send(&mut self, request: &AppendEntriesRequest<TypeConfig>) -> RpcResult<()> {
         let deadline = runtime::now() + self.option.hard_ttl();
         let body = encode(request)?;
-        let pending = self.link.send(kind::APPEND, body, deadline);
-        self.sent.push_back(pending);
+        let answer = self.link.send(kind::APPEND, body, deadline);
         let last = request.entries.last().map(|entry| entry.log_id).or(request.prev_log_id);
-        self.sent_to = last.map_or(0, |last| last.index());
+        let last = last.map_or(0, |last| last.index());
+        self.sent.push_back(Sent { last, answer, result: None });
         Ok(())
+    }
+
+    /// Tells whether the next request may be asked for; if not, `cx` is woken when it may.
+    fn takes_more(&self, cx: &Context<'_>) -> bool {
+        let Some(newest) = self.sent.back() else { return true };
+        let is_held = self.sent.front().is_some_and(|first| first.result.is_some());
+        self.sent.len() < APPENDS_IN_FLIGHT
+            && !is_held
+            && self.appended.is_beyond(newest.last, self.link.to().node.0, cx.waker())
     }
 }
 
@@ -321,12 +365,8 @@ where
         if this.ended {
             return Poll::Ready(None);
         }
-        while this.sent.len() < APPENDS_IN_FLIGHT {
+        while this.takes_more(cx) {
             let Some(input) = &mut this.input else { break };
-            let (sent_to, target) = (this.sent_to, this.link.to().node.0);
-            if !this.sent.is_empty() && !this.appended.is_beyond(sent_to, target, cx.waker()) {
-                break;
-            }
             match Pin::new(input).poll_next(cx) {
                 Poll::Ready(Some(request)) => {
                     if let Err(error) = this.send(&request) {
@@ -338,16 +378,111 @@ where
                 Poll::Pending => break,
             }
         }
-        let Some(pending) = this.sent.front_mut() else {
+        if this.sent.is_empty() {
             // Nothing is under way, so the input was asked.
             return if this.input.is_none() { Poll::Ready(None) } else { Poll::Pending };
-        };
-        let Poll::Ready(answer) = Pin::new(pending).poll(cx) else { return Poll::Pending };
-        this.sent.pop_front();
-        let result = answer
-            .map_err(rpc_error)
-            .and_then(|bytes| decode::<StreamAppendResult<TypeConfig>>(&bytes));
+        }
+        let Poll::Ready(result) = poll_sent(&mut this.sent, cx) else { return Poll::Pending };
         this.ended = !matches!(result, Ok(Ok(_)));
         Poll::Ready(Some(result))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::task::noop_waker;
+    use openraft::raft::StreamAppendError;
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::ledger::{LeaderId, LogIndex};
+    use crate::raft::entry::log_id_of;
+    use crate::storage::LogPosition;
+
+    type Answer = Result<Bytes, PeerError>;
+    type Under = Pin<Box<dyn Future<Output = Answer>>>;
+
+    /// Requests up to these indices, and who answers them.
+    fn under_way(to: &[u64]) -> (VecDeque<Sent<Under>>, Vec<Option<oneshot::Sender<Answer>>>) {
+        let mut answers = Vec::new();
+        let sent = to.iter().map(|last| {
+            let (sender, receiver) = oneshot::channel::<Answer>();
+            answers.push(Some(sender));
+            let answer = Box::pin(async { receiver.await.expect("the test answers") });
+            Sent { last: *last, answer: answer as Under, result: None }
+        });
+        (sent.collect(), answers)
+    }
+
+    fn answer(answers: &mut [Option<oneshot::Sender<Answer>>], which: usize, answer: Answer) {
+        let sender = answers[which].take().expect("answered once");
+        sender.send(answer).expect("somebody waits for it");
+    }
+
+    fn accepted(index: u64) -> Answer {
+        let leader = LeaderId { term: 1, node: NodeId(1) };
+        let matching = log_id_of(LogPosition { leader, index: LogIndex(index) });
+        let result: StreamAppendResult<TypeConfig> = Ok(Some(matching));
+        Ok(encode(&result).expect("a result"))
+    }
+
+    /// The index of the result that may be given out now.
+    fn given(sent: &mut VecDeque<Sent<Under>>) -> Option<u64> {
+        let waker = noop_waker();
+        match poll_sent(sent, &mut Context::from_waker(&waker)) {
+            Poll::Pending => None,
+            Poll::Ready(result) => {
+                let matching = result.expect("an answer").expect("accepted");
+                Some(matching.expect("an index").index())
+            }
+        }
+    }
+
+    #[test]
+    fn a_result_is_given_out_when_all_requests_up_to_its_index_are_answered() {
+        // Entries up to 7, then a commit told without entries, then entries up to 9.
+        let (mut sent, mut answers) = under_way(&[7, 7, 9]);
+        assert_eq!(given(&mut sent), None);
+        answer(&mut answers, 0, accepted(7));
+        assert_eq!(given(&mut sent), None, "the request that openraft dates it by is unanswered");
+        answer(&mut answers, 1, accepted(7));
+        assert_eq!(given(&mut sent), Some(7));
+        assert_eq!(given(&mut sent), Some(7));
+        assert_eq!(given(&mut sent), None);
+        answer(&mut answers, 2, accepted(9));
+        assert_eq!(given(&mut sent), Some(9));
+        assert!(sent.is_empty());
+    }
+
+    #[test]
+    fn a_result_does_not_wait_for_requests_beyond_its_index() {
+        let (mut sent, mut answers) = under_way(&[7, 9]);
+        answer(&mut answers, 0, accepted(7));
+        assert_eq!(given(&mut sent), Some(7));
+    }
+
+    #[test]
+    fn a_failed_request_ends_the_stream_before_the_result_that_waited_for_it() {
+        let (mut sent, mut answers) = under_way(&[7, 7]);
+        answer(&mut answers, 0, accepted(7));
+        assert_eq!(given(&mut sent), None);
+        answer(&mut answers, 1, Err(PeerError::Unknown("cut".to_owned())));
+        let waker = noop_waker();
+        let ended = poll_sent(&mut sent, &mut Context::from_waker(&waker));
+        assert!(matches!(ended, Poll::Ready(Err(RPCError::Network(_)))), "{ended:?}");
+    }
+
+    #[test]
+    fn a_refusal_is_given_out_in_its_turn() {
+        let (mut sent, mut answers) = under_way(&[7, 9]);
+        let refusal: StreamAppendResult<TypeConfig> =
+            Err(StreamAppendError::HigherVote(VoteOf::<TypeConfig>::new(2, 3)));
+        answer(&mut answers, 1, Ok(encode(&refusal).expect("a refusal")));
+        assert_eq!(given(&mut sent), None, "the first is unanswered");
+        answer(&mut answers, 0, accepted(7));
+        assert_eq!(given(&mut sent), Some(7));
+        let waker = noop_waker();
+        let ended = poll_sent(&mut sent, &mut Context::from_waker(&waker));
+        assert!(matches!(ended, Poll::Ready(Ok(Err(StreamAppendError::HigherVote(_))))));
     }
 }

@@ -383,7 +383,11 @@ impl World {
                 after: None,
                 limit,
             },
-            "sold_out" => Query::SoldOut { tenant: line.place(0)?.to_string() },
+            "sold_out" => Query::SoldOut {
+                tenant: line.place(0)?.to_string(),
+                after: line.text("after"),
+                limit,
+            },
             "levels" => Query::Levels(self.item_ref(line)?),
             "duties" => Query::Duties { after: None, limit },
             other => return Err(format!("no such question: {other}")),

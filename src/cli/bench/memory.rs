@@ -18,6 +18,12 @@ use crate::runtime::{now, sleep};
 const PLACING_WITHIN: Duration = Duration::from_secs(3_600);
 /// The longest time that a restart may take.
 const SERVING_WITHIN: Duration = Duration::from_secs(120);
+/// How long nodes that have nothing to do may go on giving memory back.
+const RESTING_WITHIN: Duration = Duration::from_secs(60);
+/// Nodes that have not given any back for so long are at rest: longer than they keep it.
+const RESTED: Duration = Duration::from_secs(15);
+/// How often they are looked at meanwhile.
+const REST_STEP: Duration = Duration::from_millis(500);
 /// How often a restarting cluster is asked.
 const ASK_AGAIN: Duration = Duration::from_millis(5);
 
@@ -33,13 +39,13 @@ pub(super) async fn run(mut bench: Bench, reach: &Reach) -> Result<(), Failure> 
     let requests = plan.requests.clone();
     let before = resident(&field.pids());
     let ran = run::drive(&bench, plan, &mut field, stage.leader, reach).await?;
-    let after = resident(&field.pids());
     let placed = ran.tally.placed.max(1);
-    let each: Vec<_> = before
-        .iter()
-        .zip(&after)
-        .map(|(b, a)| a.saturating_sub(*b) as f64 / placed as f64)
-        .collect();
+    let at_once = resident(&field.pids());
+    let after = at_rest(&field.pids()).await;
+    let each = |after: &[u64]| -> Vec<f64> {
+        let grown = before.iter().zip(after).map(|(b, a)| a.saturating_sub(*b));
+        grown.map(|bytes| bytes as f64 / placed as f64).collect()
+    };
     let restarted = match (bench.mode, &mut field.own) {
         (Mode::Restart, Some(own)) => {
             for id in own.ids() {
@@ -70,7 +76,8 @@ pub(super) async fn run(mut bench: Bench, reach: &Reach) -> Result<(), Failure> 
         "placed_in_s": ran.ran_for.as_secs_f64(),
         "resident_before_bytes": before,
         "resident_after_bytes": after,
-        "bytes_a_hold": each,
+        "bytes_a_hold": each(&after),
+        "bytes_a_hold_at_once": each(&at_once),
         "kill_9_of_all_to_serving_ms": restarted.map(|time| time.as_secs_f64() * 1e3),
         "fdatasync_p50_ms": sync_p50.map(|time| time.as_secs_f64() * 1e3),
         "audit_holds": audit::holds(&judged.audit),
@@ -78,6 +85,23 @@ pub(super) async fn run(mut bench: Bench, reach: &Reach) -> Result<(), Failure> 
     });
     voice.data(&told, || members(&told));
     field.close().await
+}
+
+/// The memory of each node once it no longer shrinks: what the requests needed is given back late.
+async fn at_rest(pids: &[u32]) -> Vec<u64> {
+    let bar = spinner("waiting until the nodes have given back what the requests needed");
+    let until = now() + RESTING_WITHIN;
+    let (mut least, mut since) = (resident(pids), now());
+    while now() < until && now() - since < RESTED {
+        sleep(REST_STEP).await;
+        let seen = resident(pids);
+        if seen.iter().zip(&least).any(|(seen, least)| seen < least) {
+            since = now();
+        }
+        least = seen;
+    }
+    bar.finish_and_clear();
+    least
 }
 
 fn resident(pids: &[u32]) -> Vec<u64> {

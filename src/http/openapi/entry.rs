@@ -6,7 +6,7 @@ use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
 use utoipa::openapi::{RefOr, Required};
 
 use super::Book;
-use super::parameter::{Query, consistency, cursor, id, limit, text, words};
+use super::parameter::{Query, consistency, cursor, id, integer, limit, text, words};
 use crate::api::{self, ProblemKind as K};
 use crate::http::route::Route;
 
@@ -267,7 +267,9 @@ impl Book {
 
     fn sold_out(&mut self) -> Entry {
         let schema = self.add::<api::SoldOut>();
+        let limit = integer(1, u64::from(api::SOLD_OUT_LIMIT_MAX));
         Entry::new("items", "Lists what cannot be reserved now, from this node's memory")
+            .asks(vec![("limit", false, limit, "The most entries on a page."), cursor()])
             .says(200, "The list.", schema)
             .says_text(304, "If-None-Match has its ETag.")
             .reading()

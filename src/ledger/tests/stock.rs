@@ -112,3 +112,29 @@ fn a_recount_goes_on_where_it_stopped_and_tells_which_bucket_is_astray() {
     let astray = count(&shard.ledger, first.next).astray;
     assert_eq!(astray, [Astray { bucket: BucketId(0), held: 0, sold: -7 }]);
 }
+
+#[test]
+fn a_shard_takes_no_more_items_than_it_has_room_for() {
+    let mut shard = Shard::new(Settings { slots: 1, ..settings() });
+    let named = |number: usize| {
+        let name = ItemName { tenant: "t".into(), item: format!("i{number}") };
+        let (total, definition) = (Some(1), definition());
+        Command::Define(Define {
+            name,
+            total,
+            regions: BTreeMap::new(),
+            definition,
+            if_revision: None,
+        })
+    };
+    for first in (0..definition::ITEMS_MAX).step_by(4_096) {
+        let answers = shard.apply(1_000, (first..first + 4_096).map(named).collect());
+        assert!(answers.iter().all(|answer| matches!(answer, Answer::Item { created: true, .. })));
+    }
+    let refused = shard.one(1_001, named(definition::ITEMS_MAX));
+    let Answer::Refused(Refusal::Invalid { field, rule }) = refused else { panic!("{refused:?}") };
+    assert_eq!(field, "item");
+    assert!(rule.contains("65536 items"), "{rule}");
+    // What is there goes on, and may be defined again.
+    assert!(matches!(shard.one(1_002, named(7)), Answer::Item { replayed: true, .. }));
+}
