@@ -208,6 +208,10 @@ pub struct ShardMembers {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub leader: Option<u64>,
+    /// The node that leads it when all is well.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub preferred: Option<u64>,
     /// Who votes.
     pub voters: Vec<u64>,
     /// Who follows without a vote.

@@ -240,7 +240,8 @@ fn sync(view: &Value) -> String {
 }
 
 fn shards(cluster: &Value, views: &[Value]) -> Table {
-    let mut rows = table(&["shard", "leader", "quorum age", "applied", "checkpoint", "state"]);
+    let mut rows =
+        table(&["shard", "leader", "preferred", "quorum age", "applied", "checkpoint", "state"]);
     for shard in list(cluster, "shards") {
         let id = number(shard, "shard");
         let leader = number(shard, "leader");
@@ -256,6 +257,7 @@ fn shards(cluster: &Value, views: &[Value]) -> Table {
         rows.add_row([
             id.map(|id| id.to_string()).unwrap_or_default(),
             leader.map_or_else(|| "NONE".to_owned(), |leader| leader.to_string()),
+            preferred(leader, number(seen, "preferred")),
             age.unwrap_or_default(),
             shard.get("applied").map(Value::to_string).unwrap_or_default(),
             checkpoint.unwrap_or_default(),
@@ -263,6 +265,15 @@ fn shards(cluster: &Value, views: &[Value]) -> Table {
         ]);
     }
     rows
+}
+
+/// The node that is meant to lead a shard, marked when another does.
+fn preferred(leader: Option<u64>, preferred: Option<u64>) -> String {
+    match preferred {
+        Some(node) if leader == Some(node) => node.to_string(),
+        Some(node) => format!("{node} ←"),
+        None => String::new(),
+    }
 }
 
 /// What is wrong with a shard that grants nothing now.
@@ -338,6 +349,21 @@ mod tests {
         let text = shards(&view, &[view.clone()]).to_string();
         assert!(text.contains("NONE") && text.contains("20 ms"), "{text}");
         assert!(head(&view, &[view.clone()]).contains("0 more may fail"));
+    }
+
+    #[test]
+    fn who_leads_a_shard_stands_beside_who_is_meant_to() {
+        let mut view = cluster();
+        for (at, node) in [1, 1, 1].into_iter().enumerate() {
+            view["shards"][at]["preferred"] = json!(node);
+        }
+        let text = shards(&view, &[view.clone()]).to_string();
+        assert!(text.contains("preferred"), "{text}");
+        assert_eq!(text.lines().filter(|line| line.contains("1 ←")).count(), 2, "{text}");
+        assert_eq!(
+            (preferred(Some(1), Some(1)), preferred(Some(3), None)),
+            ("1".into(), "".into())
+        );
     }
 
     #[test]

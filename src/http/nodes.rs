@@ -101,7 +101,15 @@ pub(crate) async fn operation(front: &Front, call: &Call) -> Result<Response, Fa
 pub(crate) async fn shards(front: &Front, call: &Call) -> Result<Response, Failure> {
     call.query(&[])?;
     let sight = front.desk.sight(call.deadline()?).await.map_err(failure)?;
-    let shards = sight.all_shards().map(|shard| shard_of(shard, &sight)).collect();
+    let known = front.desk.status().shards;
+    let preferred = |shard: ShardId| {
+        let known = known.iter().find(|known| known.shard == shard)?;
+        known.preferred.map(|node| node.0)
+    };
+    let shards = sight
+        .all_shards()
+        .map(|shard| api::ShardMembers { preferred: preferred(shard), ..shard_of(shard, &sight) });
+    let shards = shards.collect();
     Ok(wire::json(StatusCode::OK, &api::ShardList { shards }, &Stamp::default()))
 }
 

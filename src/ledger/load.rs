@@ -108,7 +108,8 @@ impl Loader {
         }
         let Ledger { items, books, .. } = &mut self.ledger;
         let item = items.get_mut(&key)?;
-        let next = item.record.home.as_ref()?.next_adjustment;
+        // A copy's receipts, of moves by hand, have no such bound.
+        let next = item.record.home.as_ref().map(|home| home.next_adjustment);
         let mut reader = Reader::new(body);
         while !reader.is_done() {
             let place = reader.u64().filter(|place| *place < ADJUSTMENTS_PER_PAGE)?;
@@ -124,7 +125,8 @@ impl Loader {
             let name = PageId::of_item(Kind::Adjustments, key, number);
             let hash = books.hash(name, |out| out.extend_from_slice(bytes));
             books.digest.exchange(0, hash);
-            if number >= next || item.keys.insert(receipt.key.clone(), number).is_some() {
+            let beyond = next.is_some_and(|next| number >= next);
+            if beyond || item.keys.insert(receipt.key.clone(), number).is_some() {
                 return None;
             }
             if item.adjustments.insert(number, receipt).is_some() {

@@ -10,6 +10,7 @@ mod bounds;
 mod bucket;
 mod bucket_page;
 mod buyers;
+mod by_hand;
 mod chunk;
 mod command;
 mod copies;
@@ -278,7 +279,7 @@ impl Ledger {
         }
         let decided: Decided<Demand> = match command {
             Command::Define(define) => self.judge_define(define).map(nothing),
-            Command::Adjust(adjust) => self.judge_adjust(adjust).map(|plan| plan.demand),
+            Command::Adjust(adjust) => self.foresee_adjust(adjust),
             Command::SetMode(set) => self.judge_mode(set).map(nothing),
             Command::Retire(retire) => self.judge_retire(retire).map(nothing),
             Command::Place(place) => {

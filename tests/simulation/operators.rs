@@ -160,12 +160,10 @@ impl Client {
         let mut ends = buckets.sample(&mut self.rng, 2).copied();
         let (Some(from), Some(to)) = (ends.next(), ends.next()) else { return };
         drop(ends);
-        let pair = known.transfers.iter().find(|one| (one.from, one.to) == (from, to));
-        let sent = pair.map_or(0, |pair| pair.sent);
         let quantity = self.rng.random_range(1..=known.bound.max(1));
-        let body = json!({"from": from, "to": to, "quantity": quantity, "if_sent": sent});
-        let ask =
-            Ask { body: Some(body), ..Ask::new("POST", format!("/v1/items/{name}/transfers")) };
+        let body = json!({"from": from, "to": to, "quantity": quantity});
+        let key = self.fresh_key();
+        let ask = Ask::post(format!("/v1/items/{name}/transfers"), &key, body);
         let outcome = self.insist(&ask).await;
         self.world.ordered("transfer", is_done(&outcome));
     }
