@@ -686,8 +686,26 @@ async fn last_unit_in_another_bucket_is_sold_to_exactly_one_of_fifty_at_once() {
         // The one unit lies in bucket 0; three of four buyers belong to others.
         put_spread(&fleet, &item, 1, 4).await;
         let told = race(&fleet, &item, 50, 50).await;
-        let expected = Told::from([("201 ".to_owned(), 1), ("409 sold-out".to_owned(), 49)]);
-        assert_eq!(told, expected, "round {round}");
+        // On a machine that is busy with other things some may be told to ask again: a bucket did
+        // not answer in time.
+        let definite = ["201 ", "409 sold-out", "409 insufficient-stock"];
+        assert!(told.keys().all(|what| definite.contains(&what.as_str())), "{round}: {told:?}");
+        assert_eq!(told.get("201 "), Some(&1), "round {round}: {told:?}");
+        let mut winners = 0;
+        for buyer in 0..50 {
+            let body = json!({"quantity": 1, "buyer": format!("buyer-{buyer}")});
+            let again = wait_for("a buyer is told for good", SOON, async || {
+                let again = place(&fleet, 2, &item, &format!("key-{buyer}"), &body).await;
+                if again.slug() == "insufficient-stock" { Err(again.text) } else { Ok(again) }
+            })
+            .await;
+            match (again.status, again.slug()) {
+                (200, _) => winners += 1,
+                (409, "sold-out") => {}
+                _ => panic!("round {round}: {again:?}"),
+            }
+        }
+        assert_eq!(winners, 1, "round {round}: the one has its hold still");
         let audit = settled_audit(&fleet, &item).await;
         assert_eq!(audit.number_of("held"), 1);
     }
