@@ -222,6 +222,7 @@ impl Office {
             dead: Duration::from_millis(log.dead_ms),
             floor_bytes: floor_bytes(&self.config),
             ballast_bytes: log.ballast_bytes,
+            lease: Duration::from_millis(self.config.raft.lease_ms()),
         }
     }
 

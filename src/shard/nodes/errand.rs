@@ -98,21 +98,37 @@ fn stranger_words(roster: &Roster, peer: &PeerId) -> String {
     }
 }
 
-/// The conversation with a stranger.
+/// Begins the conversation with a member; `None` while the peer is none.
+type LetIn = Box<dyn Fn() -> Option<Box<dyn Conversation>> + Send>;
+
+/// The conversation with a stranger, until it is a member: a machine that has just been let in
+/// comes before everybody has heard of it, and its connection stays.
 pub struct Lobby {
     router: Arc<Router>,
     peer: PeerId,
+    let_in: LetIn,
+    inside: Option<Box<dyn Conversation>>,
 }
 
 impl Lobby {
-    /// Lets a stranger ask how it stands.
-    pub fn new(router: Arc<Router>, peer: PeerId) -> Lobby {
-        Lobby { router, peer }
+    /// Lets a stranger ask how it stands; `let_in` is asked with each call whether it still is one.
+    pub fn new(
+        router: Arc<Router>,
+        peer: PeerId,
+        let_in: impl Fn() -> Option<Box<dyn Conversation>> + Send + 'static,
+    ) -> Lobby {
+        Lobby { router, peer, let_in: Box::new(let_in), inside: None }
     }
 }
 
 impl Conversation for Lobby {
     fn frame(&mut self, kind: u16, body: Bytes, reply: ReplyTo) {
+        if self.inside.is_none() {
+            self.inside = (self.let_in)();
+        }
+        if let Some(inside) = &mut self.inside {
+            return inside.frame(kind, body, reply);
+        }
         let asked = (kind == ERRAND_FRAME).then(|| codec::decode::<Errand>(&body).ok()).flatten();
         let known = self.router.with_roster(|roster| match asked {
             Some(Errand::Standing) if roster.nodes.contains_key(&self.peer.node) => {
@@ -123,6 +139,12 @@ impl Conversation for Lobby {
         match known {
             Ok(standing) => answer(reply, &Errands::Standing(standing)),
             Err(why) => reply.refuse(why),
+        }
+    }
+
+    fn closed(&mut self) {
+        if let Some(inside) = &mut self.inside {
+            inside.closed();
         }
     }
 }
