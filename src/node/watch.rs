@@ -4,9 +4,10 @@
 //! leadership over and keeps the node from standing, and so does a log that waits for room on a
 //! full disk, which goes on by itself. A log that failed, or hangs for too long, ends the node's
 //! part. A drained node, or one with a wild clock, stands all the same for a shard that nobody has
-//! led for long: perhaps it alone has all of the log. It hands over what it wins at once. Once a second it looks at the room on the disk: when that runs out, the ballast is given
-//! up, every shard makes a checkpoint so that the log can be purged, new places are shed until
-//! there is room again, and leadership goes to whoever has room.
+//! led for long: perhaps it alone has all of the log. It hands over what it wins at once. Once a
+//! second it looks at the room on the disk: when that runs out, the ballast is given up, every
+//! shard makes a checkpoint so that the log can be purged, new places are shed until there is room
+//! again, and leadership goes to whoever has room.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
