@@ -686,8 +686,26 @@ async fn last_unit_in_another_bucket_is_sold_to_exactly_one_of_fifty_at_once() {
         // The one unit lies in bucket 0; three of four buyers belong to others.
         put_spread(&fleet, &item, 1, 4).await;
         let told = race(&fleet, &item, 50, 50).await;
-        let expected = Told::from([("201 ".to_owned(), 1), ("409 sold-out".to_owned(), 49)]);
-        assert_eq!(told, expected, "round {round}");
+        // On a machine that is busy with other things some may be told to ask again: a bucket did
+        // not answer in time.
+        let definite = ["201 ", "409 sold-out", "409 insufficient-stock"];
+        assert!(told.keys().all(|what| definite.contains(&what.as_str())), "{round}: {told:?}");
+        assert_eq!(told.get("201 "), Some(&1), "round {round}: {told:?}");
+        let mut winners = 0;
+        for buyer in 0..50 {
+            let body = json!({"quantity": 1, "buyer": format!("buyer-{buyer}")});
+            let again = wait_for("a buyer is told for good", SOON, async || {
+                let again = place(&fleet, 2, &item, &format!("key-{buyer}"), &body).await;
+                if again.slug() == "insufficient-stock" { Err(again.text) } else { Ok(again) }
+            })
+            .await;
+            match (again.status, again.slug()) {
+                (200, _) => winners += 1,
+                (409, "sold-out") => {}
+                _ => panic!("round {round}: {again:?}"),
+            }
+        }
+        assert_eq!(winners, 1, "round {round}: the one has its hold still");
         let audit = settled_audit(&fleet, &item).await;
         assert_eq!(audit.number_of("held"), 1);
     }
@@ -695,6 +713,24 @@ async fn last_unit_in_another_bucket_is_sold_to_exactly_one_of_fifty_at_once() {
     put_spread(&fleet, "pair", 2, 2).await;
     wait_spread(&fleet, "pair").await;
     gathered(&fleet, "pair", "both", &json!({"quantity": 2, "buyer": "b"})).await;
+}
+
+/// Sets the regions of an item of two: quotas, and the floor of the second one.
+async fn change_regions(fleet: &Fleet, eu: u64, us: u64, floor: u64) -> Answer {
+    wait_for("a change of the regions is answered", SOON, async || {
+        let revision = layout(fleet, "ticket").await.number_of("revision");
+        let regions = json!({
+            "eu": {"quota": eu, "buckets": 2},
+            "us": {"quota": us, "floor": floor, "buckets": 2},
+        });
+        let if_match = format!("\"{revision}\"");
+        let headers = [("If-Match", if_match.as_str())];
+        let body = json!({"regions": regions});
+        let path = "/v1/items/ticket/layout";
+        let sent = fleet.caller(3).send("PUT", path, &headers, Some(&body)).await;
+        if try_again(&sent) { Err(format!("{sent:?}")) } else { Ok(sent.expect("definite")) }
+    })
+    .await
 }
 
 /// Cases L41 and L43, of an item of regions: each kind of credit ends sold-out at every node, and a
@@ -743,22 +779,7 @@ async fn sold_out_of_a_region_ends_with_every_kind_of_credit_and_quotas_cover_wh
     assert_eq!(fleet.insist(1, &released, "r", &json!({})).await.status, 200);
     none("second").await;
     // It has taken six: no quota below that.
-    let path = "/v1/items/ticket/layout";
-    let set = async |eu: u64, us: u64, floor: u64| {
-        wait_for("a change of the regions is answered", SOON, async || {
-            let revision = layout(&fleet, "ticket").await.number_of("revision");
-            let regions = json!({
-                "eu": {"quota": eu, "buckets": 2},
-                "us": {"quota": us, "floor": floor, "buckets": 2},
-            });
-            let headers = [("If-Match", format!("\"{revision}\""))];
-            let headers = headers.each_ref().map(|(name, value)| (*name, value.as_str()));
-            let body = json!({"regions": regions});
-            let sent = fleet.caller(3).send("PUT", path, &headers, Some(&body)).await;
-            if try_again(&sent) { Err(format!("{sent:?}")) } else { Ok(sent.expect("definite")) }
-        })
-        .await
-    };
+    let set = async |eu, us, floor| change_regions(&fleet, eu, us, floor).await;
     let refused = set(5, 4, 4).await;
     assert_eq!((refused.status, refused.slug()), (409, "stock-committed"), "{refused:?}");
     let (held, sold) = (refused.number_of("held"), refused.number_of("sold"));

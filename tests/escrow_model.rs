@@ -4,8 +4,9 @@
 //! a ledger; a network that delivers anything ever said at any time, in any order, any number of
 //! times. Every state that can be reached is visited (up to the limit of a scene) and held against
 //! the laws: conservation with stock in transit counted once, nothing oversold, floors, an audit
-//! without a consistent cut, no false sold-out, none for a region either, nothing held of a deleted item; and from every
-//! state quiet delivery settles S = A = R. Each trap of the protocol is set once and must be found.
+//! without a consistent cut, no false sold-out, none for a region either, nothing held of a deleted
+//! item; and from every state quiet delivery settles S = A = R. Each trap of the protocol is set
+//! once and must be found.
 //!
 //! `ESCROW_MODEL_STATES=2000000 cargo test --test escrow_model` goes further; what is printed is
 //! how many states were visited.
