@@ -144,9 +144,11 @@ fn head(cluster: &Value, views: &[Value]) -> String {
     let (nodes, shards) = (list(cluster, "nodes").len(), list(cluster, "shards").len());
     let tolerated = number(cluster, "failures_tolerated").unwrap_or_default();
     let up = list(cluster, "nodes").iter().filter(|node| view_of(views, node).is_some()).count();
+    let active = cluster.pointer("/schema/active").and_then(Value::as_u64).unwrap_or(1);
     let down = u64::try_from(nodes.saturating_sub(up)).unwrap_or(u64::MAX);
     format!(
-        "cluster {id}\n{up} of {nodes} nodes answer, {shards} shards; {} more may fail",
+        "cluster {id}   schema version {active}\n{up} of {nodes} nodes answer, {shards} shards; {} \
+         more may fail",
         tolerated.saturating_sub(down)
     )
 }
@@ -162,6 +164,7 @@ fn nodes(cluster: &Value, views: &[Value]) -> Table {
         "node",
         "state",
         "version",
+        "schema",
         "http",
         "region",
         "leads",
@@ -189,6 +192,7 @@ fn nodes(cluster: &Value, views: &[Value]) -> Table {
             node.get("id").map(Value::to_string).unwrap_or_default(),
             state.to_owned(),
             version.unwrap_or_default().to_owned(),
+            view.map(schema).unwrap_or_default(),
             text("http_addr").to_owned(),
             text("region").to_owned(),
             leads.join(" "),
@@ -199,6 +203,15 @@ fn nodes(cluster: &Value, views: &[Value]) -> Table {
         ]);
     }
     rows
+}
+
+/// The schema versions that a node reads.
+fn schema(view: &Value) -> String {
+    let of = |name: &str| view.pointer(&format!("/schema/reads/{name}")).and_then(Value::as_u64);
+    match (of("oldest"), of("newest")) {
+        (Some(oldest), Some(newest)) => format!("{oldest}-{newest}"),
+        (Some(_) | None, Some(_) | None) => String::new(),
+    }
 }
 
 /// A node's clock against that of the node that was asked.

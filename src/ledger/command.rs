@@ -136,6 +136,8 @@ pub enum CommandOf<P> {
     MoveStock(SendStock),
     /// Sets the roster of nodes and the operations on them (shard 0).
     SetRoster(Box<super::SetRoster>),
+    /// Raises the schema version (shard 0).
+    SetSchema(Box<super::SetSchema>),
 }
 
 /// Rules that a hold gets at its placement and keeps.

@@ -138,6 +138,7 @@ impl Office {
             "peer_addr": self.config.peer.advertised(),
             "http_addr": self.config.http.advertised(),
             "region": self.config.node.region,
+            "schema_newest": super::schema::reads(&self.config).newest.0,
         })))
     }
 

@@ -286,6 +286,7 @@ impl Opening {
             chunk_timeout: ms(self.config.peer.chunk_timeout_ms),
             electable: true,
             fetch_max: FETCH_MAX,
+            reads: super::schema::reads(&self.config),
         }
     }
 

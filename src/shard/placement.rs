@@ -85,7 +85,7 @@ fn named(question: &Question) -> Named<'_> {
             CommandOf::Configure(_) | CommandOf::EraseCopy(_) | CommandOf::Advance => {
                 Named::Nothing
             }
-            CommandOf::SetRoster(_) => Named::Shard(ROSTER_SHARD),
+            CommandOf::SetRoster(_) | CommandOf::SetSchema(_) => Named::Shard(ROSTER_SHARD),
         },
     }
 }

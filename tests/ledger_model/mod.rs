@@ -99,7 +99,8 @@ impl Model {
             | Command::DeleteAbort(_)
             | Command::DeleteCommit(_)
             | Command::MoveStock(_)
-            | Command::SetRoster(_) => unreachable!("not modelled"),
+            | Command::SetRoster(_)
+            | Command::SetSchema(_) => unreachable!("not modelled"),
         };
         said.unwrap_or_else(|refused| refused)
     }
