@@ -144,8 +144,8 @@ async fn new_cluster_of_the_last_directory_has_every_hold_and_sells_when_it_is_r
     assert_eq!(held + sold, 31, "30 before and one after");
 }
 
-/// The only log that is left is damaged: it is taken up to the damage when the operator says so, and
-/// what was written before it is there.
+/// The only log that is left is damaged: it is taken up to the damage when the operator says so,
+/// and what was written before it is there.
 #[tokio::test]
 async fn damaged_log_is_taken_up_to_the_damage_when_the_operator_says_so() {
     let mut fleet = Fleet::start(Plan::new(3, 1)).await;

@@ -95,7 +95,7 @@ async fn step_of(fleet: &Fleet, operation: u64) -> Option<String> {
                 return None;
             }
             let steps = told.body["steps"].as_array().cloned().unwrap_or_default();
-            let at = steps.iter().find(|step| step["state"] != "done");
+            let at = steps.iter().find(|step| step["state"] == "running");
             let at = at.and_then(|step| step["step"].as_str()).unwrap_or("end");
             return Some(at.to_owned());
         }

@@ -328,7 +328,8 @@ async fn list(client: &Client, voice: Voice) -> Result<(), Failure> {
     let active = told["schema_version"].as_u64().unwrap_or(1);
     voice.line(&match newest.filter(|newest| *newest > active) {
         Some(newest) => format!(
-            "schema version {active}; all nodes that answer read {newest}: `holdfast cluster upgrade`"
+            "schema version {active}; all nodes that answer read {newest}: `holdfast cluster \
+             upgrade`"
         ),
         None => format!("schema version {active}"),
     });

@@ -371,8 +371,9 @@ fn operation_of(id: u64, operation: &NodeOperation, sight: &Sight) -> api::NodeO
         step: step_word(view.step).to_owned(),
         title: step_words(view.step).to_owned(),
         state: match (view.done, view.step == operation.step) {
-            (true, _) => "done",
-            (false, true) if !operation.state.has_ended() => "running",
+            // It is left a moment after it is done; until then it is where the operation stands.
+            (true | false, true) if !operation.state.has_ended() => "running",
+            (true, true | false) => "done",
             (false, true | false) => "to-come",
         }
         .to_owned(),

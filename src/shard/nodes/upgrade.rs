@@ -110,8 +110,8 @@ impl Router {
             if rehearsal {
                 let steps = vec![format!("the schema version goes from {active} to {to}")];
                 let warning = format!(
-                    "there is no way back: a holdfast that reads only up to {active} does not start \
-                     any more in this cluster"
+                    "there is no way back: a holdfast that reads only up to {active} does not \
+                     start any more in this cluster"
                 );
                 return Ok(Ordered::Planned(Plan { steps, warnings: vec![warning] }));
             }
