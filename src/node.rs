@@ -17,6 +17,7 @@ mod roll;
 mod room;
 mod running;
 pub mod salvage;
+mod schema;
 mod threads;
 mod watch;
 
@@ -86,6 +87,14 @@ pub enum NodeError {
         what: String,
         /// What the system said.
         error: std::io::Error,
+    },
+    /// The cluster writes what this node does not read.
+    #[error("{}", reads.beyond(*active))]
+    Schema {
+        /// What the cluster writes.
+        active: crate::ledger::SchemaVersion,
+        /// What this node reads.
+        reads: crate::ledger::SchemaRange,
     },
     /// The cluster's keys in the configuration are not those of the identity.
     #[error("{0}")]

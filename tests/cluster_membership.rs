@@ -284,6 +284,57 @@ async fn wiped_node_under_its_old_id_is_refused_with_the_command_that_helps() {
     fleet.wait_voters(&[1, 2, 4]).await;
 }
 
+/// Law 10: a node whose log is damaged does not start, and names the command that brings its
+/// machine back: the same machine, at the same addresses, under a new id.
+#[tokio::test]
+async fn node_whose_log_is_damaged_comes_back_by_replace_on_the_same_machine() {
+    let seed = seed();
+    let mut fleet = Fleet::start(three_and(0)).await;
+    fleet.put_units("ticket", 1_000_000).await;
+    let buying = Buying::start("ticket", fleet.all_http(), 4, seed);
+    buying.wait_grants(100).await;
+    fleet.kill(3);
+    let data = fleet.data_dir(3);
+    let segment = data.join("log/0000000000000001.seg");
+    let mut bytes = std::fs::read(&segment).expect("its first segment");
+    bytes[200] ^= 0x55;
+    std::fs::write(&segment, bytes).expect("written");
+    let (status, words) = fleet.start_refused(3).await;
+    assert!(!status.success() && words.contains("holdfast node replace"), "{words}");
+    let doctor = holdfast(&["doctor", &data.display().to_string()]);
+    assert_eq!(doctor.code, Some(1), "{}", doctor.words());
+    assert!(doctor.stdout.contains("node replace 3"), "{}", doctor.words());
+    buying.wait_grants(20).await;
+    let (operation, token) = fleet.begin("POST", "/admin/v1/nodes/3/replace").await;
+    std::fs::rename(&data, data.with_file_name("kept")).expect("moved away");
+    fleet.join(3, 1, &token.expect("a token")).await;
+    fleet.done(operation).await;
+    assert_eq!(fleet.state_of(3).await, "removed");
+    fleet.wait_voters(&[1, 2, 4]).await;
+    fleet.wait_ready().await;
+    buying.wait_grants(50).await;
+    let books = buying.finish().await;
+    assert!(books.open.is_empty(), "never answered: {:?}", books.open);
+    books.verify(&fleet, "ticket").await;
+}
+
+/// A replacement is awaited, and the node that it is for is removed meanwhile: the machine comes in
+/// all the same, and nothing is stuck.
+#[tokio::test]
+async fn machine_for_a_node_that_was_removed_meanwhile_comes_in_as_one_more() {
+    let mut fleet = Fleet::start(three_and(1)).await;
+    fleet.put_units("ticket", 1_000).await;
+    fleet.kill(3);
+    let (replace, token) = fleet.begin("POST", "/admin/v1/nodes/3/replace").await;
+    let (remove, _) = fleet.begin("DELETE", "/admin/v1/nodes/3?allow_fewer=true").await;
+    fleet.done(remove).await;
+    fleet.join(4, 1, &token.expect("a token")).await;
+    let ended = fleet.done(replace).await;
+    assert_eq!(ended["kind"], "add", "{ended}");
+    fleet.wait_voters(&[1, 2, 4]).await;
+    fleet.settle().await;
+}
+
 /// A token lets one machine in, once; nothing else does.
 #[tokio::test]
 async fn token_lets_one_machine_in_once_and_everything_else_is_refused_clearly() {

@@ -143,3 +143,48 @@ async fn new_cluster_of_the_last_directory_has_every_hold_and_sells_when_it_is_r
     let sold: u64 = fleet.audit("plain").await.number_of("sold");
     assert_eq!(held + sold, 31, "30 before and one after");
 }
+
+/// The only log that is left is damaged: it is taken up to the damage when the operator says so,
+/// and what was written before it is there.
+#[tokio::test]
+async fn damaged_log_is_taken_up_to_the_damage_when_the_operator_says_so() {
+    let mut fleet = Fleet::start(Plan::new(3, 1)).await;
+    fleet.put_units("plain", 200).await;
+    let mut before = Vec::new();
+    for n in 0..20 {
+        before.push(place(&fleet, 1, "plain", &format!("before-{n}")).await);
+    }
+    fleet.settle().await;
+    let segment = fleet.data_dir(3).join("log/0000000000000001.seg");
+    let written = || {
+        let bytes = fs::read(&segment).expect("its first segment");
+        bytes.iter().rposition(|byte| *byte != 0).expect("something was written")
+    };
+    let end = written();
+    for n in 0..20 {
+        place(&fleet, 1, "plain", &format!("behind-{n}")).await;
+    }
+    fleet.settle().await;
+    assert!(written() > end + 1_000, "the damage is in the middle of what was synced");
+    let all = fleet.running();
+    fleet.kill_all(&all);
+    let mut bytes = fs::read(&segment).expect("its first segment");
+    bytes[end + 500] ^= 0x55;
+    fs::write(&segment, bytes).expect("written");
+    let dir = fleet.data_dir(3).display().to_string();
+    let new = fleet.dir().join("new").display().to_string();
+    let refused = holdfast(&["recover", &dir]);
+    assert_eq!(refused.code, Some(2), "{}", refused.words());
+    assert!(refused.words().contains("--damaged-log"), "{}", refused.words());
+    let made = holdfast(&["recover", &dir, "--damaged-log", "--to", &new, "--accept-loss"]);
+    assert_eq!(made.code, Some(0), "{}", made.words());
+    fleet.set_on(3, "node.data_dir", &new);
+    serve_recovered(&mut fleet, 3).await;
+    for hold in before {
+        let id = hold.body["id"].as_str().expect("an id");
+        let found = fleet.read(3, &format!("/v1/holds/{id}")).await;
+        assert_eq!((found.status, found.text_of("state")), (200, "held"), "{found:?}");
+    }
+    let audit = holdfast(&["audit", "--url", &fleet.url(3)]);
+    assert_eq!(audit.code, Some(0), "{}", audit.words());
+}

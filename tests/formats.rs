@@ -1,7 +1,7 @@
-//! What version 1 wrote to disk is read by this build to the very contents that it had.
+//! What each schema version wrote to disk is read by this build to the very contents that it had.
 //!
-//! `tests/formats/v1.bin` is the data directory of a node of that version (identity, members, log,
-//! both page databases with their seals), zeros left out; `v1.json` is what was in it. They are
+//! `tests/formats/vN.bin` is the data directory of a node of that version (identity, members, log,
+//! both page databases with their seals), zeros left out; `vN.json` is what was in it. They are
 //! never made anew: a change of this build that cannot read them is a change that no running
 //! cluster can be upgraded to. `HOLDFAST_MAKE_FORMATS=vN` makes those of a new version N, once.
 
@@ -165,6 +165,10 @@ async fn make(name: &str) {
         "peer_addr": "127.0.0.1:7201", "http_addr": "127.0.0.1:7101"});
     ask(&fleet, "/admin/v1/begin", "k", &json!({"members": [own]})).await;
     fleet.wait_ready().await;
+    let is_later = name != "v1";
+    if is_later {
+        ask(&fleet, "/admin/v1/cluster/upgrade", "k", &json!({})).await;
+    }
     fleet.put_item("ticket", &json!({"total": 100, "limit_per_buyer": 90})).await;
     let mut sold = Vec::new();
     for round in 0..2 {
@@ -195,6 +199,10 @@ async fn make(name: &str) {
             .await;
         }
     }
+    if is_later {
+        let invited = json!({"region": "eu", "valid_ms": 604_800_000});
+        ask(&fleet, "/admin/v1/nodes", "k", &invited).await;
+    }
     fleet.terminate(1);
     fleet.wait_exit(1, Duration::from_secs(10)).await;
     let data = fleet.data_dir(1);
@@ -206,28 +214,49 @@ async fn make(name: &str) {
     fs::write(formats().join(format!("{name}.json")), text).expect("written");
 }
 
-/// The data of version 1, unpacked, and what was in it.
-fn version_1() -> (tempfile::TempDir, Value) {
+/// The data of a version, unpacked, and what was in it.
+fn kept(name: &str) -> (tempfile::TempDir, Value) {
     let dir = tempfile::tempdir().expect("a directory");
-    unpack(&fs::read(formats().join("v1.bin")).expect("it is kept"), &dir.path().join("data"));
-    let told = fs::read_to_string(formats().join("v1.json")).expect("it is kept");
+    unpack(
+        &fs::read(formats().join(format!("{name}.bin"))).expect("it is kept"),
+        &dir.path().join("data"),
+    );
+    let told = fs::read_to_string(formats().join(format!("{name}.json"))).expect("it is kept");
     (dir, serde_json::from_str(&told).expect("JSON"))
 }
 
 #[tokio::test]
-async fn data_of_version_1_is_read_to_its_known_contents_and_goes_on_in_this_build() {
+async fn data_of_each_version_is_read_to_its_known_contents_and_goes_on_in_this_build() {
     if let Some(name) = std::env::var_os("HOLDFAST_MAKE_FORMATS") {
         make(&name.into_string().expect("a name")).await;
     }
-    let (dir, mut told) = version_1();
+    for (name, schema) in [("v1", 1), ("v2", 2)] {
+        goes_on(name, schema).await;
+    }
+}
+
+async fn goes_on(name: &str, schema: u16) {
+    let (dir, mut told) = kept(name);
     let sold = told.as_object_mut().expect("an object").remove("sold").expect("sold holds");
     let data = dir.path().join("data");
-    assert_eq!(contents(&data), told);
+    assert_eq!(contents(&data), told, "{name}");
+    let doctor = holdfast(&["doctor", "--json", &data.display().to_string()]);
+    let doctor: Value = serde_json::from_str(&doctor.stdout).expect("JSON");
+    assert_eq!(doctor["schema_version"], json!(schema), "{name}");
     // And a node of this build goes on from it.
     let mut fleet = Fleet::prepare(Plan::new(1, 1));
     fleet.set_on(1, "node.data_dir", data.display());
+    if schema > 1 {
+        fleet.set_on(1, "node.schema_max", schema - 1);
+        let (status, words) = fleet.start_refused(1).await;
+        assert!(!status.success(), "{words}");
+        assert!(words.contains(&format!("schema version is {schema}")), "{words}");
+        fleet.set_on(1, "node.schema_max", schema);
+    }
     fleet.start_node(1);
     fleet.wait_ready().await;
+    let view = fleet.read(1, "/admin/v1/cluster").await;
+    assert_eq!(view.body["schema"]["active"], json!(schema), "{name}");
     for id in sold.as_array().expect("a list") {
         let path = format!("/v1/holds/{}", id.as_str().expect("an id"));
         let hold = fleet.read(1, &path).await;
@@ -243,7 +272,7 @@ async fn data_of_version_1_is_read_to_its_known_contents_and_goes_on_in_this_bui
 
 #[tokio::test]
 async fn data_of_a_later_version_is_refused_in_clear_words_and_left_as_it_is() {
-    let (dir, _) = version_1();
+    let (dir, _) = kept("v1");
     let data = dir.path().join("data");
     let file = data.join("identity");
     let mut identity = fs::read(&file).expect("it is there");

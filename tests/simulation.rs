@@ -151,6 +151,21 @@ fn attempt_that_arrives_after_its_key_was_given_up_makes_no_hold() {
     play("attempt-after-its-void");
 }
 
+#[test]
+fn shard_is_led_again_when_a_drained_node_alone_has_all_of_its_log() {
+    play("newest-on-the-drained");
+}
+
+#[test]
+fn leader_that_is_cut_off_answers_nothing_by_an_acknowledgement_that_comes_late() {
+    play("late-acknowledgement");
+}
+
+#[test]
+fn machine_that_takes_the_place_of_a_lost_node_serves_and_votes() {
+    play("another-machine");
+}
+
 /// The judges judge: units that no entry made are seen at the next entry, whether one replica has
 /// them, which another digest tells, or all, where the sums do not add up.
 #[test]

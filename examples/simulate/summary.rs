@@ -17,12 +17,30 @@ pub(crate) struct Summary {
     failed: Vec<Verdict>,
     calls: Vec<u64>,
     faults: Vec<u32>,
-    kinds: BTreeMap<String, u64>,
+    kinds: BTreeMap<String, Coverage>,
+    orders: BTreeMap<String, Coverage>,
+    joins: u64,
     entries: u64,
     leaderships: u64,
     moved: u64,
     refused_starts: u64,
     virtual_ms: u64,
+}
+
+/// How often something was drawn, how often it changed something, and in how many seeds.
+#[derive(serde::Serialize, Default, Clone, Copy)]
+struct Coverage {
+    drawn: u64,
+    took_effect: u64,
+    seeds: u64,
+}
+
+impl Coverage {
+    fn add(&mut self, drawn: u32, took_effect: u32) {
+        self.drawn += u64::from(drawn);
+        self.took_effect += u64::from(took_effect);
+        self.seeds += u64::from(took_effect > 0);
+    }
 }
 
 /// The figures, for other programs.
@@ -40,7 +58,9 @@ pub(crate) struct Figures {
     /// Of the seeds that have faults.
     faults: Spread,
     without_faults: u64,
-    faults_by_kind: BTreeMap<String, u64>,
+    faults_by_kind: BTreeMap<String, Coverage>,
+    orders_of_operators: BTreeMap<String, Coverage>,
+    nodes_replaced: u64,
     entries: u64,
     leaderships: u64,
     units_moved_between_buckets: u64,
@@ -80,8 +100,13 @@ impl Summary {
         self.calls.push(verdict.calls);
         self.faults.push(verdict.fault_count());
         for (kind, times) in &verdict.faults {
-            *self.kinds.entry(kind.clone()).or_default() += u64::from(*times);
+            let effects = verdict.effects.get(kind).copied().unwrap_or_default();
+            self.kinds.entry(kind.clone()).or_default().add(*times, effects);
         }
+        for (word, (sent, taken)) in &verdict.orders {
+            self.orders.entry(word.clone()).or_default().add(*sent, *taken);
+        }
+        self.joins += u64::from(verdict.joins);
         self.entries += verdict.entries;
         self.leaderships += verdict.leaderships as u64;
         self.moved += verdict.moved;
@@ -126,6 +151,8 @@ impl Summary {
             seconds: took.as_secs_f64(),
             seeds_per_hour: per_hour(self.seeds, took),
             faults_by_kind: self.kinds,
+            orders_of_operators: self.orders,
+            nodes_replaced: self.joins,
             entries: self.entries,
             leaderships: self.leaderships,
             units_moved_between_buckets: self.moved,
@@ -143,15 +170,15 @@ impl Summary {
         if let Some(verdict) = self.failed.iter().min_by_key(|one| one.seed) {
             writeln!(words, "{}", verdict.report()).expect("a string takes everything");
         }
-        let kinds: Vec<_> = self.kinds.iter().map(|(kind, n)| format!("{kind} {n}")).collect();
+        let (kinds, orders) = (table("fault", &self.kinds), table("order", &self.orders));
         write!(
             words,
             "{} seeds from {from} in {:.0} s on {processes} processes: {:.0} seeds/h\n\
              {} failed; {} were run in a second process too and left the same trace\n\
              calls: {} in all, {} at least, {} in the median\n\
              faults: {} in all, {} at least, {} in the median; {} seeds have none\n\
-             {}\n\
-             {} entries, at each of which conservation was looked at; {} leaderships; {} units \
+             {kinds}{orders}\
+             {} machines came in in the place of a lost node; {} entries, at each of which conservation was looked at; {} leaderships; {} units \
              went from bucket to bucket; {} starts on a damaged log were refused; {} s of virtual \
              time",
             self.seeds,
@@ -166,7 +193,7 @@ impl Summary {
             faults.least,
             faults.median,
             self.faults.iter().filter(|one| **one == 0).count(),
-            kinds.join(", "),
+            self.joins,
             self.entries,
             self.leaderships,
             self.moved,
@@ -176,6 +203,16 @@ impl Summary {
         .expect("a string takes everything");
         words
     }
+}
+
+/// What the swarm covered, a line a kind.
+fn table(of: &str, rows: &BTreeMap<String, Coverage>) -> String {
+    let mut words = format!("{of:<16} {:>8} {:>12} {:>8}\n", "drawn", "took effect", "seeds");
+    for (name, Coverage { drawn, took_effect, seeds }) in rows {
+        writeln!(words, "{name:<16} {drawn:>8} {took_effect:>12} {seeds:>8}")
+            .expect("a string takes everything");
+    }
+    words
 }
 
 /// Says how a single run ended.

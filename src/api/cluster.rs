@@ -23,6 +23,9 @@ pub struct Cluster {
     /// The version that the answering node runs.
     #[serde(default)]
     pub version: String,
+    /// The schema version that the cluster writes, and those that the answering node reads.
+    #[serde(default)]
+    pub schema: Schema,
     /// The answering node's log and the disk under it.
     #[serde(default)]
     pub disk: NodeDisk,
@@ -40,6 +43,24 @@ pub struct Cluster {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub stopped: Option<String>,
+}
+
+/// The schema version: which kinds of entries and records the cluster writes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Schema {
+    /// The version that the cluster writes, as far as the answering node has applied it.
+    pub active: u16,
+    /// The versions that the answering node reads.
+    pub reads: SchemaRange,
+}
+
+/// Schema versions that a node reads.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SchemaRange {
+    /// The oldest.
+    pub oldest: u16,
+    /// The newest.
+    pub newest: u16,
 }
 
 /// How bad something is.

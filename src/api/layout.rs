@@ -29,10 +29,6 @@ pub struct MoveStock {
     /// Units, in one step: more than may be under way at once are refused.
     #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     pub quantity: u64,
-    /// Units that `from` has ever sent to `to`, as the caller has read it: the move is refused when
-    /// it is another. It makes a retry safe.
-    #[schema(minimum = 0, maximum = 9_007_199_254_740_991_i64)]
-    pub if_sent: u64,
 }
 
 /// Stock that was moved.
@@ -42,9 +38,10 @@ pub struct MovedStock {
     pub from: u16,
     /// The bucket that gets.
     pub to: u16,
-    /// Units ever sent, these included.
+    /// Units that the one had ever sent to the other right after this move.
     pub sent: u64,
-    /// Units ever accepted; while it is less the rest is on its way, and arrives by itself.
+    /// Units ever accepted; while it is less than `sent` some are on their way, and arrive by
+    /// themselves.
     pub accepted: u64,
 }
 

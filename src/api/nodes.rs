@@ -3,12 +3,15 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::cluster::{ClusterSettings, Member};
+use super::cluster::{ClusterSettings, Member, SchemaRange};
 use super::time::Timestamp;
 
 /// The nodes of the cluster (`GET /admin/v1/nodes`).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NodeList {
+    /// The schema version that the cluster writes.
+    #[serde(default)]
+    pub schema_version: u16,
     /// The nodes, the removed ones included.
     pub nodes: Vec<NodeSeat>,
     /// Operations that have not ended, and the last that have.
@@ -44,6 +47,10 @@ pub struct NodeSeat {
     pub lag: Option<u64>,
     /// Since when it is what it is.
     pub since: Timestamp,
+    /// The schema versions that it reads, when it answered just now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub reads_schema: Option<SchemaRange>,
 }
 
 /// An operation on the nodes.
@@ -138,6 +145,10 @@ pub struct AddNode {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, minimum = 1_000, maximum = 604_800_000)]
     pub valid_ms: Option<u64>,
+    /// The one region that it lets a machine of in; any when absent. Needs schema version 2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, min_length = 1, max_length = 255)]
+    pub region: Option<String>,
 }
 
 /// A token for a machine that takes a node's place (`POST /admin/v1/nodes/{id}/replace`).
@@ -175,6 +186,10 @@ pub struct Join {
     pub http_addr: String,
     /// Its region.
     pub region: String,
+    /// The newest schema version that it reads; 1 when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, minimum = 1)]
+    pub schema_newest: Option<u16>,
 }
 
 /// What a new machine is told.
@@ -208,6 +223,10 @@ pub struct ShardMembers {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub leader: Option<u64>,
+    /// The node that leads it when all is well.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub preferred: Option<u64>,
     /// Who votes.
     pub voters: Vec<u64>,
     /// Who follows without a vote.

@@ -39,6 +39,16 @@ pub(super) enum Cluster {
 
 Safe to repeat: the plan file remembers the identity that was offered.")]
     Init(Init),
+    /// Take the cluster to the next schema version, when every node runs a version that reads it.
+    /// There is no way back.
+    #[command(after_help = "Examples:
+  holdfast cluster upgrade --dry-run
+  holdfast cluster upgrade")]
+    Upgrade {
+        /// Print what would be done, or what stands in the way, and change nothing.
+        #[arg(long)]
+        dry_run: bool,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -59,8 +69,11 @@ pub(super) struct Init {
 
 impl Cluster {
     pub(super) async fn run(self, reach: Reach) -> Result<(), Failure> {
-        let Cluster::Init(init) = self;
         let voice = reach.voice();
+        let init = match self {
+            Cluster::Init(init) => init,
+            Cluster::Upgrade { dry_run } => return upgrade(&reach, dry_run).await,
+        };
         let proposed = Config::load(init.config.as_deref(), std::env::vars(), [])
             .map_err(|e| Failure::Usage(e.to_string()))?
             .cluster;
@@ -81,6 +94,17 @@ impl Cluster {
         }
         Ok(())
     }
+}
+
+/// Takes a running cluster to the next schema version.
+async fn upgrade(reach: &Reach, dry_run: bool) -> Result<(), Failure> {
+    let (client, voice) = (reach.client()?, reach.voice());
+    let query = if dry_run { "?dry_run=true" } else { "" };
+    let path = format!("/admin/v1/cluster/upgrade{query}");
+    let told =
+        client.send(Method::POST, &path, None::<&Value>, None, client.deadline()).await?.body;
+    voice.data(&told, || members(&told));
+    Ok(())
 }
 
 /// What a cluster is to be.

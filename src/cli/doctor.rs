@@ -139,12 +139,13 @@ fn screen(found: &Inspection) -> String {
 fn head(found: &Inspection) -> String {
     match &found.identity {
         Some(identity) => format!(
-            "{}\nnode {} of cluster {}   region {}   format {}   log {}",
+            "{}\nnode {} of cluster {}   region {}   format {}   schema {}   log {}",
             found.dir,
             identity.node,
             identity.cluster_id,
             identity.region,
             identity.format,
+            found.schema_version,
             identity.log_uuid
         ),
         None => format!("{}\nwhose data this is cannot be read", found.dir),

@@ -34,7 +34,7 @@ pub(super) enum LayoutVerb {
     #[command(after_help = "Examples:
   holdfast item transfer ticket-1                       # what ever moved
   holdfast item transfer ticket-1 --from 0 --to 2 --quantity 50
-  holdfast item transfer ticket-1 --from 0 --to 2 --quantity 50 --if-sent 120")]
+  holdfast item transfer ticket-1 --from 0 --to 2 --quantity 50 --key restock-7")]
     Transfer {
         /// The item's id.
         item: String,
@@ -47,10 +47,10 @@ pub(super) enum LayoutVerb {
         /// Units.
         #[arg(long, value_name = "UNITS", value_parser = quantity, requires = "from")]
         quantity: Option<u64>,
-        /// What `from` has ever sent to `to`, as you read it: it makes a second run of the same
-        /// line harmless. Read first when absent.
-        #[arg(long, value_name = "UNITS", requires = "from")]
-        if_sent: Option<u64>,
+        /// The idempotency key: a second run of the same line with the same key moves nothing.
+        /// Made when absent.
+        #[arg(long, requires = "from")]
+        key: Option<String>,
     },
     /// Show an item's regions, or change them.
     ///
@@ -100,7 +100,7 @@ impl LayoutVerb {
                 voice.data(&layout, || picture(&layout));
                 Ok(())
             }
-            LayoutVerb::Transfer { item, from, to, quantity, if_sent } => {
+            LayoutVerb::Transfer { item, from, to, quantity, key } => {
                 let Some(((from, to), quantity)) = from.zip(to).zip(quantity) else {
                     let done = client.get(&path(&item, "/transfers")).await?.body;
                     voice.data(&done, || {
@@ -110,8 +110,11 @@ impl LayoutVerb {
                     });
                     return Ok(());
                 };
-                let wanted = Wanted { from, to, quantity, if_sent };
-                let moved = wanted.send(client, &item).await?;
+                let key = key.unwrap_or_else(|| client.fresh_key());
+                let body = json!({"from": from, "to": to, "quantity": quantity});
+                let (tail, within) = (path(&item, "/transfers"), client.deadline());
+                let sent = client.send(Method::POST, &tail, Some(&body), Some(&key), within).await;
+                let moved = sent?.body;
                 voice.data(&moved, || members(&moved));
                 Ok(())
             }
@@ -132,36 +135,6 @@ impl LayoutVerb {
 
 async fn read(client: &Client, item: &str) -> Result<Value, Failure> {
     Ok(client.get(&path(item, "/layout")).await?.body)
-}
-
-/// A move that was asked for.
-struct Wanted {
-    from: u16,
-    to: u16,
-    quantity: u64,
-    if_sent: Option<u64>,
-}
-
-impl Wanted {
-    async fn send(self, client: &Client, item: &str) -> Result<Value, Failure> {
-        let Wanted { from, to, quantity, if_sent } = self;
-        let if_sent = match if_sent {
-            Some(sent) => sent,
-            None => sent_before(&client.get(&path(item, "/transfers")).await?.body, from, to),
-        };
-        let body = json!({"from": from, "to": to, "quantity": quantity, "if_sent": if_sent});
-        let tail = path(item, "/transfers");
-        let sent = client.send(Method::POST, &tail, Some(&body), None, client.deadline()).await;
-        Ok(sent?.body)
-    }
-}
-
-/// What one bucket has ever sent to another.
-fn sent_before(transfers: &Value, from: u16, to: u16) -> u64 {
-    let list = transfers.get("transfers").and_then(Value::as_array);
-    let list = list.map(Vec::as_slice).unwrap_or_default();
-    let pair = list.iter().find(|one| one["from"] == json!(from) && one["to"] == json!(to));
-    pair.and_then(|one| one["sent"].as_u64()).unwrap_or(0)
 }
 
 /// Changes the regions of an item as it was read.
@@ -320,12 +293,5 @@ mod tests {
         let bucket = |id: u64| json!({"id": id, "shard": 3, "region": "eu", "available": 5});
         let text = picture(&json!({"buckets": [bucket(0), bucket(1)]})).to_string();
         assert_eq!(text.matches(&"░".repeat(40)).count(), 2, "{text}");
-    }
-
-    #[test]
-    fn what_was_sent_before_is_that_of_the_ordered_pair() {
-        let pair = |from: u64, to: u64, sent: u64| json!({"from": from, "to": to, "sent": sent});
-        let told = json!({"transfers": [pair(1, 0, 4), pair(0, 1, 9)]});
-        assert_eq!((sent_before(&told, 0, 1), sent_before(&told, 2, 1)), (9, 0));
     }
 }

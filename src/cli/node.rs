@@ -36,6 +36,9 @@ On the new, empty machine:
         /// Let it follow only, without a vote.
         #[arg(long)]
         learner: bool,
+        /// Let a machine of this region in, and no other.
+        #[arg(long, value_name = "NAME")]
+        region: Option<String>,
         #[command(flatten)]
         token: Token,
         #[command(flatten)]
@@ -177,8 +180,11 @@ impl NodeVerb {
                 voice.data(&done, || super::output::members(&done));
                 return Ok(());
             }
-            NodeVerb::Add { learner, token: Token { valid_ms }, how } => {
-                let body = json!({"learner": learner, "valid_ms": valid_ms});
+            NodeVerb::Add { learner, region, token: Token { valid_ms }, how } => {
+                let mut body = json!({"learner": learner, "valid_ms": valid_ms});
+                if let Some(region) = region {
+                    body["region"] = json!(region);
+                }
                 let change = Change::post("/admin/v1/nodes".to_owned(), how);
                 Change { body: Some(body), ..change }
             }
@@ -314,8 +320,19 @@ async fn list(client: &Client, voice: Voice) -> Result<(), Failure> {
         return Ok(());
     }
     let nodes = told["nodes"].as_array().cloned().unwrap_or_default();
-    let columns = ["id", "state", "answers", "http_addr", "peer_addr", "region", "leads", "lag"];
-    voice.line(&rows(&nodes, &columns).to_string());
+    let shown: Vec<Value> = nodes.iter().map(with_schema).collect();
+    let columns =
+        ["id", "state", "answers", "http_addr", "peer_addr", "region", "leads", "lag", "schema"];
+    voice.line(&rows(&shown, &columns).to_string());
+    let newest = nodes.iter().filter_map(|node| node["reads_schema"]["newest"].as_u64()).min();
+    let active = told["schema_version"].as_u64().unwrap_or(1);
+    voice.line(&match newest.filter(|newest| *newest > active) {
+        Some(newest) => format!(
+            "schema version {active}; all nodes that answer read {newest}: `holdfast cluster \
+             upgrade`"
+        ),
+        None => format!("schema version {active}"),
+    });
     let operations = told["operations"].as_array().cloned().unwrap_or_default();
     if !operations.is_empty() {
         let shown: Vec<Value> = operations.iter().map(with_step).collect();
@@ -326,6 +343,18 @@ async fn list(client: &Client, voice: Voice) -> Result<(), Failure> {
         voice.say("a node that does not answer and will not come back: `holdfast node replace ID`");
     }
     Ok(())
+}
+
+/// A node with the schema versions that it reads, in words.
+fn with_schema(node: &Value) -> Value {
+    let mut node = node.clone();
+    let reads = &node["reads_schema"];
+    let words = match (reads["oldest"].as_u64(), reads["newest"].as_u64()) {
+        (Some(oldest), Some(newest)) => format!("{oldest}-{newest}"),
+        (Some(_) | None, Some(_) | None) => String::new(),
+    };
+    node["schema"] = json!(words);
+    node
 }
 
 /// An operation with the step that it has come to.

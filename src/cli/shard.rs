@@ -46,7 +46,8 @@ impl ShardVerb {
             ShardVerb::List => {
                 let told = client.get("/admin/v1/shards").await?.body;
                 let shards = told["shards"].as_array().cloned().unwrap_or_default();
-                let columns = ["shard", "leader", "voters", "learners", "changing", "committed"];
+                let columns =
+                    ["shard", "leader", "preferred", "voters", "learners", "changing", "committed"];
                 voice.data(&told, || rows(&shards, &columns));
                 return Ok(());
             }

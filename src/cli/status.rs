@@ -144,9 +144,11 @@ fn head(cluster: &Value, views: &[Value]) -> String {
     let (nodes, shards) = (list(cluster, "nodes").len(), list(cluster, "shards").len());
     let tolerated = number(cluster, "failures_tolerated").unwrap_or_default();
     let up = list(cluster, "nodes").iter().filter(|node| view_of(views, node).is_some()).count();
+    let active = cluster.pointer("/schema/active").and_then(Value::as_u64).unwrap_or(1);
     let down = u64::try_from(nodes.saturating_sub(up)).unwrap_or(u64::MAX);
     format!(
-        "cluster {id}\n{up} of {nodes} nodes answer, {shards} shards; {} more may fail",
+        "cluster {id}   schema version {active}\n{up} of {nodes} nodes answer, {shards} shards; {} \
+         more may fail",
         tolerated.saturating_sub(down)
     )
 }
@@ -162,6 +164,7 @@ fn nodes(cluster: &Value, views: &[Value]) -> Table {
         "node",
         "state",
         "version",
+        "schema",
         "http",
         "region",
         "leads",
@@ -189,6 +192,7 @@ fn nodes(cluster: &Value, views: &[Value]) -> Table {
             node.get("id").map(Value::to_string).unwrap_or_default(),
             state.to_owned(),
             version.unwrap_or_default().to_owned(),
+            view.map(schema).unwrap_or_default(),
             text("http_addr").to_owned(),
             text("region").to_owned(),
             leads.join(" "),
@@ -199,6 +203,15 @@ fn nodes(cluster: &Value, views: &[Value]) -> Table {
         ]);
     }
     rows
+}
+
+/// The schema versions that a node reads.
+fn schema(view: &Value) -> String {
+    let of = |name: &str| view.pointer(&format!("/schema/reads/{name}")).and_then(Value::as_u64);
+    match (of("oldest"), of("newest")) {
+        (Some(oldest), Some(newest)) => format!("{oldest}-{newest}"),
+        (Some(_) | None, Some(_) | None) => String::new(),
+    }
 }
 
 /// A node's clock against that of the node that was asked.
@@ -240,7 +253,8 @@ fn sync(view: &Value) -> String {
 }
 
 fn shards(cluster: &Value, views: &[Value]) -> Table {
-    let mut rows = table(&["shard", "leader", "quorum age", "applied", "checkpoint", "state"]);
+    let mut rows =
+        table(&["shard", "leader", "preferred", "quorum age", "applied", "checkpoint", "state"]);
     for shard in list(cluster, "shards") {
         let id = number(shard, "shard");
         let leader = number(shard, "leader");
@@ -256,6 +270,7 @@ fn shards(cluster: &Value, views: &[Value]) -> Table {
         rows.add_row([
             id.map(|id| id.to_string()).unwrap_or_default(),
             leader.map_or_else(|| "NONE".to_owned(), |leader| leader.to_string()),
+            preferred(leader, number(seen, "preferred")),
             age.unwrap_or_default(),
             shard.get("applied").map(Value::to_string).unwrap_or_default(),
             checkpoint.unwrap_or_default(),
@@ -263,6 +278,15 @@ fn shards(cluster: &Value, views: &[Value]) -> Table {
         ]);
     }
     rows
+}
+
+/// The node that is meant to lead a shard, marked when another does.
+fn preferred(leader: Option<u64>, preferred: Option<u64>) -> String {
+    match preferred {
+        Some(node) if leader == Some(node) => node.to_string(),
+        Some(node) => format!("{node} ←"),
+        None => String::new(),
+    }
 }
 
 /// What is wrong with a shard that grants nothing now.
@@ -338,6 +362,21 @@ mod tests {
         let text = shards(&view, &[view.clone()]).to_string();
         assert!(text.contains("NONE") && text.contains("20 ms"), "{text}");
         assert!(head(&view, &[view.clone()]).contains("0 more may fail"));
+    }
+
+    #[test]
+    fn who_leads_a_shard_stands_beside_who_is_meant_to() {
+        let mut view = cluster();
+        for (at, node) in [1, 1, 1].into_iter().enumerate() {
+            view["shards"][at]["preferred"] = json!(node);
+        }
+        let text = shards(&view, &[view.clone()]).to_string();
+        assert!(text.contains("preferred"), "{text}");
+        assert_eq!(text.lines().filter(|line| line.contains("1 ←")).count(), 2, "{text}");
+        assert_eq!(
+            (preferred(Some(1), Some(1)), preferred(Some(3), None)),
+            ("1".into(), "".into())
+        );
     }
 
     #[test]

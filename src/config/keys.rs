@@ -126,6 +126,10 @@ keys! {
         /// share them. 0 takes as many as there are cores: more threads than those only wake each
         /// other.
         shard_threads: u16 = 0, whole(0, 256);
+        /// The newest schema version that this node reads and writes. Below this build's own it is,
+        /// in this respect, the older build: to keep the way back open for as long as it is set
+        /// anywhere (`holdfast cluster upgrade` is refused), and for drills.
+        schema_max: u16 = 2, whole(1, 2);
     }
 
     /// The listener for services and operators.

@@ -13,7 +13,7 @@ use super::holds::sound;
 use super::problem::{Failure, Stamp};
 use super::{trouble, wire};
 use crate::api::{self, ProblemKind};
-use crate::ledger::{NodeId, Settings};
+use crate::ledger::{NodeId, SchemaRange, Settings};
 use crate::shard::{Adopt, LogStatus, MemberSpec, NodeStatus, Role, ShardStatus};
 
 /// The most members that `begin` takes.
@@ -45,6 +45,7 @@ fn view(status: &NodeStatus) -> api::Cluster {
         shards: status.shards.iter().map(shard).collect(),
         failures_tolerated: u64::try_from(failures_tolerated).unwrap_or(u64::MAX),
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        schema: api::Schema { active: status.schema.active.0, reads: range(status.schema.reads) },
         disk: disk(&status.log),
         clock: api::NodeClock {
             agrees: status.clocks.agrees,
@@ -56,6 +57,11 @@ fn view(status: &NodeStatus) -> api::Cluster {
         uptime_ms: status.uptime_ms,
         stopped: status.stopped.clone(),
     }
+}
+
+/// Shows the schema versions that a node reads.
+pub(crate) fn range(reads: SchemaRange) -> api::SchemaRange {
+    api::SchemaRange { oldest: reads.oldest.0, newest: reads.newest.0 }
 }
 
 fn disk(log: &LogStatus) -> api::NodeDisk {

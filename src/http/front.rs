@@ -164,6 +164,7 @@ impl Front {
             Route::UndrainNode => nodes::change(self, call, OperationKind::Undrain).await,
             Route::ReplaceNode => nodes::replace(self, call).await,
             Route::Join => nodes::join(self, call).await,
+            Route::Upgrade => nodes::upgrade(self, call).await,
             Route::ListShards => nodes::shards(self, call).await,
             Route::MoveLeader => nodes::move_leader(self, call).await,
             Route::CheckpointShard => nodes::checkpoint(self, call).await,

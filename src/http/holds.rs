@@ -60,6 +60,7 @@ pub(crate) fn judge(verb: Verb, answer: Answer) -> Result<Done, Box<Problem>> {
         | Answer::Settled
         | Answer::Copy(_)
         | Answer::Noted
+        | Answer::Moved { .. }
         | Answer::Refused(_)) => return Err(Failure::mismatch(&other).problem),
     };
     let hold = match (verb, hold.state) {

@@ -16,10 +16,11 @@ use super::problem::{Failure, Stamp, not_found, validation};
 use super::spread::{self, Standing, choose_shards, places_of};
 use super::steps;
 use super::wire;
-use crate::api::{self, ProblemKind, UNITS_MAX};
+use crate::api::{self, ProblemKind};
 use crate::ledger::{
-    AcceptStock, Answer, BucketId, BucketRef, Command, Found, ItemName, ItemRef, ItemView, Level,
-    Levels, Query, Refusal, RegionOrdinal, RegionPlan, SendStock, SetLayout, SettleStock, ShardId,
+    AcceptStock, Adjust, Answer, BucketId, BucketRef, Change, Command, Found, ItemName, ItemRef,
+    ItemView, Level, Levels, Query, Refusal, RegionOrdinal, RegionPlan, SendStock, SetLayout,
+    SettleStock, ShardId,
 };
 use crate::shard::{Consistency, Hop, Outcome, Question, Request};
 
@@ -87,6 +88,29 @@ impl Seen {
             }
         }
         pairs
+    }
+
+    /// A quota that falls covers what is held and sold of its region; but any region can be closed.
+    /// The item's home asks its own buckets once more.
+    fn quotas_cover(&self, regions: &BTreeMap<String, RegionPlan>) -> Result<(), Failure> {
+        for info in &self.item.region_list {
+            let Some((was, plan)) = self.item.regions.get(&info.name).zip(regions.get(&info.name))
+            else {
+                continue;
+            };
+            let mine = self.levels.iter().flat_map(|one| &one.buckets);
+            let mine = mine.filter(|level| level.region == info.ordinal);
+            let (held, sold) = mine.fold((0_u64, 0_u64), |(held, sold), level| {
+                (held.saturating_add(level.held), sold.saturating_add(level.sold))
+            });
+            let needed = held.saturating_add(sold);
+            if plan.quota > 0 && plan.quota < was.quota && needed > plan.quota {
+                let available = plan.quota;
+                let refusal = Refusal::StockCommitted { needed, available, held, sold };
+                return Err(super::problem::refusal(refusal).into());
+            }
+        }
+        Ok(())
     }
 
     fn layout(&self) -> api::ItemLayout {
@@ -194,6 +218,9 @@ pub(crate) async fn put(front: &Front, call: &Call) -> Result<Response, Failure>
     let regions = sound(Some(regions), broken)?;
     let seen = Seen::read(front, call, &name, Consistency::Leader).await?;
     let shards = new_shards(front, &seen.item, &regions)?;
+    if if_revision == seen.item.revision {
+        seen.quotas_cover(&regions)?;
+    }
     if dry_run {
         let plan = plan(&seen.item, if_revision, &regions, &shards)?;
         return Ok(wire::json(StatusCode::OK, &plan, &Stamp::default()));
@@ -332,7 +359,7 @@ pub(crate) async fn transfers(front: &Front, call: &Call) -> Result<Response, Fa
 /// `POST /v1/items/{item}/transfers`
 pub(crate) async fn transfer(front: &Front, call: &Call) -> Result<Response, Failure> {
     call.query(&[])?;
-    let name = call.item()?;
+    let (name, key) = (call.item()?, call.key()?);
     let mut broken = Broken::default();
     let mut fields = call.fields(false)?;
     let mut bucket = |name: &str| {
@@ -343,13 +370,11 @@ pub(crate) async fn transfer(front: &Front, call: &Call) -> Result<Response, Fai
     let (from, to) = (bucket("from"), bucket("to"));
     let quantity = fields.units("quantity", &mut broken);
     let quantity = fields.require("quantity", quantity, &mut broken);
-    let if_sent = fields.integer("if_sent", 0, UNITS_MAX, &mut broken);
-    let if_sent = fields.require("if_sent", if_sent, &mut broken);
     fields.end(&mut broken);
     if from == to && broken.0.is_empty() {
         broken.add("to", "is another bucket than `from`");
     }
-    let (quantity, if_sent) = sound(quantity.zip(if_sent), broken)?;
+    let quantity = sound(quantity, broken)?;
     let seen = Seen::read(front, call, &name, Consistency::Leader).await?;
     let place = |bucket: BucketId, field: &str| {
         let found = seen.item.buckets.iter().find(|place| place.bucket == bucket).copied();
@@ -359,27 +384,40 @@ pub(crate) async fn transfer(front: &Front, call: &Call) -> Result<Response, Fai
     };
     let (donor, receiver) = (place(from, "from")?, place(to, "to")?);
     let of = |bucket| BucketRef { home: seen.item.home, item: seen.item.number, bucket };
-    let acked = seen
-        .level(from)
-        .and_then(|level| level.pairs.iter().find(|pair| pair.peer == to).map(|pair| pair.acked));
+    // What the receiver has accepted is under way no more.
+    let accepted = seen.level(to).and_then(|level| {
+        level.pairs.iter().find(|pair| pair.peer == from).map(|pair| pair.accepted)
+    });
     let send = SendStock {
         from: of(from),
         to,
         quantity,
-        acked: acked.unwrap_or_default(),
-        if_sent,
+        acked: accepted.unwrap_or_default(),
+        // The giving bucket's ledger knows it.
+        if_sent: 0,
         same_region: donor.region == receiver.region,
         bound: bound(front, seen.item.total),
     };
-    let is_beside = donor.shard == receiver.shard;
-    let command = if is_beside { Command::MoveStock(send) } else { Command::SendStock(send) };
-    let (answer, stamp) = front.change(call, command).await?;
-    let Answer::Sent { sent, floor_sent } = answer else { return Err(Failure::mismatch(&answer)) };
+    let keyed = |change| {
+        let (name, key) = (name.clone(), key.clone());
+        Command::Adjust(Adjust { name, key, change, reason: String::new() })
+    };
+    if donor.shard != seen.item.home {
+        // Nothing has moved by that: what it stands for is all that is remembered of the key.
+        let (answer, _) = front.change(call, keyed(Change::Claim(send))).await?;
+        if answer != Answer::Noted {
+            return Err(Failure::mismatch(&answer));
+        }
+    }
+    let (answer, stamp) = front.change(call, keyed(Change::Move(send))).await?;
+    let Answer::Moved { sent, sent_in_all, floor_sent, replayed } = answer else {
+        return Err(Failure::mismatch(&answer));
+    };
     let mut moved = api::MovedStock { from: from.0, to: to.0, sent, accepted: 0 };
-    if is_beside {
-        moved.accepted = sent;
+    if donor.shard == receiver.shard {
+        moved.accepted = sent_in_all;
     } else {
-        let accept = AcceptStock { to: of(to), from, sent, floor_sent };
+        let accept = AcceptStock { to: of(to), from, sent: sent_in_all, floor_sent };
         if let Some(Answer::Accepted { accepted }) =
             quietly(front, call, Command::AcceptStock(accept)).await?
         {
@@ -390,7 +428,9 @@ pub(crate) async fn transfer(front: &Front, call: &Call) -> Result<Response, Fai
     }
     let there = moved.accepted >= moved.sent;
     let status = if there { StatusCode::OK } else { StatusCode::ACCEPTED };
-    Ok(wire::json(status, &moved, &stamp))
+    let mut response = wire::json(status, &moved, &stamp);
+    wire::mark_replayed(&mut response, replayed);
+    Ok(response)
 }
 
 /// Does what the leaders would do by themselves a little later: how it ends does not matter.

@@ -2,6 +2,7 @@
 //! and the shards' leaderships and checkpoints. What may be done is judged below; here it is read
 //! and shown.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use axum::http::StatusCode;
@@ -16,7 +17,8 @@ use super::problem::{Failure, Stamp, not_found};
 use super::wire;
 use crate::api::{self, ProblemKind};
 use crate::ledger::{
-    NodeId, NodeOperation, OperationKind, OperationState, OperationStep, Seat, SeatRole, ShardId,
+    NodeId, NodeOperation, OperationKind, OperationState, OperationStep, SchemaRange,
+    SchemaVersion, Seat, SeatRole, ShardId,
 };
 use crate::runtime;
 use crate::shard::{Claim, Order, Ordered, Plan, Rejected, Sight, progress, step_words, uuid_hex};
@@ -73,7 +75,11 @@ pub(crate) async fn list(front: &Front, call: &Call) -> Result<Response, Failure
     call.query(&[])?;
     let sight = front.desk.sight(call.deadline()?).await.map_err(failure)?;
     let nodes = sight.roster.nodes.iter().map(|(node, seat)| node_of(*node, seat, &sight));
-    let list = api::NodeList { nodes: nodes.collect(), operations: operations_of(&sight) };
+    let list = api::NodeList {
+        schema_version: sight.schema.0,
+        nodes: nodes.collect(),
+        operations: operations_of(&sight),
+    };
     Ok(wire::json(StatusCode::OK, &list, &Stamp::default()))
 }
 
@@ -101,7 +107,15 @@ pub(crate) async fn operation(front: &Front, call: &Call) -> Result<Response, Fa
 pub(crate) async fn shards(front: &Front, call: &Call) -> Result<Response, Failure> {
     call.query(&[])?;
     let sight = front.desk.sight(call.deadline()?).await.map_err(failure)?;
-    let shards = sight.all_shards().map(|shard| shard_of(shard, &sight)).collect();
+    let known = front.desk.status().shards;
+    let preferred = |shard: ShardId| {
+        let known = known.iter().find(|known| known.shard == shard)?;
+        known.preferred.map(|node| node.0)
+    };
+    let shards = sight
+        .all_shards()
+        .map(|shard| api::ShardMembers { preferred: preferred(shard), ..shard_of(shard, &sight) });
+    let shards = shards.collect();
     Ok(wire::json(StatusCode::OK, &api::ShardList { shards }, &Stamp::default()))
 }
 
@@ -113,9 +127,10 @@ pub(crate) async fn add(front: &Front, call: &Call) -> Result<Response, Failure>
     let learner = fields.flag("learner", &mut broken).unwrap_or(false);
     let (min, max) = VALID_MS_BOUNDS;
     let valid_ms = fields.integer("valid_ms", min, max, &mut broken).unwrap_or(VALID_MS);
+    let region = fields.text("region", TEXT_BYTES_MAX, &mut broken).map(Cow::into_owned);
     fields.end(&mut broken);
     let valid = Duration::from_millis(valid_ms);
-    let order = sound(Some(Order::Add { learner, valid }), broken)?;
+    let order = sound(Some(Order::Add { learner, valid, region }), broken)?;
     give(front, call, order, flag(&parameters, "dry_run")?).await
 }
 
@@ -183,6 +198,12 @@ pub(crate) async fn checkpoint(front: &Front, call: &Call) -> Result<Response, F
     give(front, call, order, flag(&parameters, "dry_run")?).await
 }
 
+/// `POST /admin/v1/cluster/upgrade`
+pub(crate) async fn upgrade(front: &Front, call: &Call) -> Result<Response, Failure> {
+    let parameters = call.query(&["dry_run"])?;
+    give(front, call, Order::Upgrade, flag(&parameters, "dry_run")?).await
+}
+
 async fn give(
     front: &Front,
     call: &Call,
@@ -231,11 +252,15 @@ pub(crate) async fn join(front: &Front, call: &Call) -> Result<Response, Failure
     let log_uuid = fields.require("log_uuid", log_uuid, &mut broken);
     let mut text = |name: &str| {
         let read = fields.text(name, TEXT_BYTES_MAX, &mut broken);
-        fields.require(name, read, &mut broken).map(std::borrow::Cow::into_owned)
+        fields.require(name, read, &mut broken).map(Cow::into_owned)
     };
     let (token, region) = (text("token"), text("region"));
     let mut address = |name: &str| fields.address(name, TEXT_BYTES_MAX, &mut broken);
     let (peer_addr, http_addr) = (address("peer_addr"), address("http_addr"));
+    let newest = fields.integer("schema_newest", 1, u64::from(u16::MAX), &mut broken);
+    // A build from before there were several does not say.
+    let newest = newest.and_then(|newest| u16::try_from(newest).ok()).map(SchemaVersion);
+    let reads = SchemaRange::up_to(newest.unwrap_or_default());
     fields.end(&mut broken);
     let claim = (|| {
         Some(Claim {
@@ -244,6 +269,7 @@ pub(crate) async fn join(front: &Front, call: &Call) -> Result<Response, Failure
             peer_addr: peer_addr?,
             http_addr: http_addr?,
             region: region?,
+            reads,
         })
     })();
     let claim = sound(claim, broken)?;
@@ -306,6 +332,7 @@ fn node_of(node: NodeId, seat: &Seat, sight: &Sight) -> api::NodeSeat {
         leads,
         votes,
         since: wire::time(seat.since),
+        reads_schema: sight.reads_of(node).map(super::admin::range),
     }
 }
 
@@ -345,8 +372,9 @@ fn operation_of(id: u64, operation: &NodeOperation, sight: &Sight) -> api::NodeO
         step: step_word(view.step).to_owned(),
         title: step_words(view.step).to_owned(),
         state: match (view.done, view.step == operation.step) {
-            (true, _) => "done",
-            (false, true) if !operation.state.has_ended() => "running",
+            // It is left a moment after it is done; until then it is where the operation stands.
+            (true | false, true) if !operation.state.has_ended() => "running",
+            (true, true | false) => "done",
             (false, true | false) => "to-come",
         }
         .to_owned(),
@@ -362,7 +390,10 @@ fn operation_of(id: u64, operation: &NodeOperation, sight: &Sight) -> api::NodeO
         note: operation.note.clone(),
         begun_at: wire::time(operation.begun_at),
         changed_at: wire::time(operation.changed_at),
-        token_expires_at: operation.ticket.map(|ticket| wire::time(ticket.expires_at)),
+        token_expires_at: operation
+            .ticket
+            .filter(|_| operation.state == OperationState::Waiting)
+            .map(|ticket| wire::time(ticket.expires_at)),
     }
 }
 

@@ -76,6 +76,7 @@ routes! {
     UndrainNode POST "/admin/v1/nodes/{id}/undrain" "undrain_node";
     ReplaceNode POST "/admin/v1/nodes/{id}/replace" "replace_node";
     Join POST "/admin/v1/join" "join_cluster";
+    Upgrade POST "/admin/v1/cluster/upgrade" "upgrade_cluster";
     ListShards GET "/admin/v1/shards" "list_shards";
     MoveLeader POST "/admin/v1/shards/{shard}/leader" "move_leader";
     CheckpointShard POST "/admin/v1/shards/{shard}/checkpoint" "checkpoint_shard";

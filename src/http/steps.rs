@@ -64,7 +64,11 @@ pub(super) async fn in_region(
     Ok(match change {
         Change::Raise(units) => Change::RaiseIn { units, region },
         Change::Lower(units) => Change::LowerIn { units, region },
-        other @ (Change::Set { .. } | Change::RaiseIn { .. } | Change::LowerIn { .. }) => other,
+        other @ (Change::Set { .. }
+        | Change::RaiseIn { .. }
+        | Change::LowerIn { .. }
+        | Change::Claim(_)
+        | Change::Move(_)) => other,
     })
 }
 
@@ -162,7 +166,7 @@ async fn too_much_in_use(front: &Front, call: &Call, adjust: &Adjust) -> Result<
     let needed = match adjust.change {
         Change::Lower(units) | Change::LowerIn { units, .. } => units,
         Change::Set { total, .. } => item.total.saturating_sub(total),
-        Change::Raise(_) | Change::RaiseIn { .. } => 0,
+        Change::Raise(_) | Change::RaiseIn { .. } | Change::Claim(_) | Change::Move(_) => 0,
     };
     let refused = Refusal::StockCommitted { needed, available, held, sold };
     Ok(Failure::from(refusal(refused)))

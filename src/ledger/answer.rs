@@ -70,6 +70,17 @@ pub enum Answer {
     Copy(CopyState),
     /// Home has learned.
     Noted,
+    /// An operator's move was sent.
+    Moved {
+        /// Units that the pair had sent after this very move.
+        sent: u64,
+        /// Units that the pair has sent by now.
+        sent_in_all: u64,
+        /// Floor that the pair has sent by now.
+        floor_sent: u64,
+        /// Whether this command had been answered before.
+        replayed: bool,
+    },
 }
 
 /// A definite no.

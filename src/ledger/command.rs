@@ -27,6 +27,8 @@
 //!    `if_sent`, so a repeated pull drains nobody twice. The donor repeats the newest {S, F} while
 //!    S > A. `AcceptStock` and `SettleStock` may be repeated at will. `MoveStock` is all three in
 //!    one entry for two buckets of one shard.
+//!    An operator's own move is [`Change::Move`] at the giving bucket, which sends and remembers
+//!    the key in one entry; [`Change::Claim`] at home before, when home is another shard.
 //! 4. **Totals.** Raising is one [`Adjust`] at home. Lowering: [`LowerBegin`] (its key is the
 //!    operation), pulls into bucket 0, then `LowerCommit` when bucket 0 has enough, else
 //!    `LowerAbort`. All three are idempotent by key; a committed key answers as done for ever.
@@ -134,6 +136,8 @@ pub enum CommandOf<P> {
     MoveStock(SendStock),
     /// Sets the roster of nodes and the operations on them (shard 0).
     SetRoster(Box<super::SetRoster>),
+    /// Raises the schema version (shard 0).
+    SetSchema(Box<super::SetSchema>),
 }
 
 /// Rules that a hold gets at its placement and keeps.
@@ -246,6 +250,11 @@ pub enum Change {
         /// The region.
         region: RegionOrdinal,
     },
+    /// Says at home which move the key stands for, before the bucket that gives is asked elsewhere.
+    Claim(SendStock),
+    /// Moves units at an operator's word (the giving bucket's shard): the total stays. What the
+    /// pair has sent is filled in when the entry is applied.
+    Move(SendStock),
 }
 
 /// What an item lets its buyers do.

@@ -190,6 +190,7 @@ impl Ledger {
             | Change::Lower(units)
             | Change::RaiseIn { units, .. }
             | Change::LowerIn { units, .. } => bounds::quantity("delta", units)?,
+            Change::Claim(_) | Change::Move(_) => return no_change_of_the_total(),
             Change::Set { total, .. } => bounds::stock("set_total", total)?,
         }
         let (key, item) = self.item_at_home(&adjust.name)?;
@@ -238,6 +239,18 @@ impl Ledger {
     }
 
     pub(super) fn adjust(&mut self, adjust: &Adjust) -> Answer {
+        match &adjust.change {
+            Change::Claim(send) => self.claim_move(adjust, send),
+            Change::Move(send) => self.move_by_hand(adjust, send),
+            Change::Raise(_)
+            | Change::Lower(_)
+            | Change::Set { .. }
+            | Change::RaiseIn { .. }
+            | Change::LowerIn { .. } => self.adjust_total(adjust),
+        }
+    }
+
+    fn adjust_total(&mut self, adjust: &Adjust) -> Answer {
         let AdjustPlan { item: key, raise, lower, total, region, .. } =
             match self.judge_adjust(adjust) {
                 Ok(plan) => plan,
@@ -269,7 +282,7 @@ impl Ledger {
         self.answer_item(key, false, nothing)
     }
 
-    /// Leaves the receipt of a change of the total.
+    /// Leaves the receipt of a change of the total, or of a move by hand.
     pub(super) fn remember_adjustment(&mut self, key: ItemKey, adjust: &Adjust) {
         let (now, retention) = (self.books.now, self.books.settings.receipt_retention_ms);
         let Some(item) = self.items.get_mut(&key) else { return };
@@ -283,11 +296,16 @@ impl Ledger {
         for number in old {
             self.set_adjustment(key, number, None);
         }
-        let Some(home) = self.items.get_mut(&key).and_then(|item| item.record.home.as_mut()) else {
-            return;
+        let Some(item) = self.items.get_mut(&key) else { return };
+        let number = match &mut item.record.home {
+            Some(home) => {
+                let number = home.next_adjustment;
+                home.next_adjustment = number.saturating_add(1);
+                number
+            }
+            // A copy counts on from what it remembers.
+            None => item.adjustments.keys().next_back().map_or(0, |last| last.saturating_add(1)),
         };
-        let number = home.next_adjustment;
-        home.next_adjustment = number.saturating_add(1);
         let Adjust { key: adjust_key, change, reason, .. } = adjust.clone();
         let receipt = Adjustment { key: adjust_key, change, reason, at: now };
         self.set_adjustment(key, number, Some(receipt));
@@ -442,6 +460,7 @@ pub(super) fn shift_of(change: Change, item: &Item, home: &Home) -> Decided<Shif
         Change::Lower(units) => (0, units, None),
         Change::RaiseIn { units, region } => (units, 0, Some(region)),
         Change::LowerIn { units, region } => (0, units, Some(region)),
+        Change::Claim(_) | Change::Move(_) => return no_change_of_the_total(),
         Change::Set { if_revision, .. } if if_revision != item.record.revision => {
             return refuse(Refusal::RevisionMismatch { revision: item.record.revision });
         }
@@ -475,6 +494,11 @@ pub(super) fn shift_of(change: Change, item: &Item, home: &Home) -> Decided<Shif
     Ok(Shift { raise, lower, region })
 }
 
+/// The answer to a move by hand where a total changes.
+fn no_change_of_the_total<T>() -> Decided<T> {
+    invalid("delta", "is a change of the total")
+}
+
 /// The first field in which an adjustment, asked again, differs from its receipt.
 pub(super) fn adjustment_differs(adjust: &Adjust, known: &Adjustment) -> Option<&'static str> {
     let differing = |field| (adjust.change != known.change).then_some(field);
@@ -490,7 +514,12 @@ pub(super) fn adjustment_differs(adjust: &Adjust, known: &Adjustment) -> Option<
             differing("region")
         }
         (
-            Change::Raise(_) | Change::Lower(_) | Change::RaiseIn { .. } | Change::LowerIn { .. },
+            Change::Raise(_)
+            | Change::Lower(_)
+            | Change::RaiseIn { .. }
+            | Change::LowerIn { .. }
+            | Change::Claim(_)
+            | Change::Move(_),
             _,
         ) => differing("delta"),
     };

@@ -13,6 +13,7 @@ use super::ids::RegionOrdinal;
 use super::item::{self, ADJUSTMENTS_PER_PAGE, Adjustment, Item, ItemRecord};
 use super::page::{Kind, PAGE_VERSION, PageId};
 use super::roster::{Roster, RosterPage};
+use super::schema::{SchemaPage, SchemaVersion};
 use super::{BucketRef, Ledger, LoadError, Meta, PageKey, Settings, ShardId};
 
 fn error<T>(what: impl Into<String>) -> Result<T, LoadError> {
@@ -39,7 +40,9 @@ pub(super) fn load(
             Kind::Adjustments | Kind::Pairs | Kind::Floors | Kind::Records => {
                 loader.later.push((page, bytes));
             }
-            Kind::Meta | Kind::Item | Kind::Bucket | Kind::Roster => loader.take(page, &bytes)?,
+            Kind::Meta | Kind::Item | Kind::Bucket | Kind::Roster | Kind::Schema => {
+                loader.take(page, &bytes)?;
+            }
         }
     }
     for (page, bytes) in std::mem::take(&mut loader.later) {
@@ -66,6 +69,7 @@ impl Loader {
             Kind::Floors => self.take_floors(page, body),
             Kind::Records => self.take_records(page, body),
             Kind::Roster => self.take_roster(page, body),
+            Kind::Schema => self.take_schema(page, body),
         });
         taken.ok_or_else(|| LoadError(format!("the page {page:?} is not valid")))
     }
@@ -79,6 +83,13 @@ impl Loader {
         let read = item::decode(body).filter(|read: &Roster| read.revision > 0);
         let roster = read.filter(|_| page == PageId::ROSTER)?;
         self.ledger.roster = RosterPage::load(roster, &mut self.ledger.books);
+        Some(())
+    }
+
+    fn take_schema(&mut self, page: PageId, body: &[u8]) -> Option<()> {
+        let read = item::decode(body).filter(|read| *read > SchemaVersion::FIRST);
+        let version = read.filter(|_| page == PageId::SCHEMA)?;
+        self.ledger.schema = SchemaPage::load(version, &mut self.ledger.books);
         Some(())
     }
 
@@ -108,7 +119,8 @@ impl Loader {
         }
         let Ledger { items, books, .. } = &mut self.ledger;
         let item = items.get_mut(&key)?;
-        let next = item.record.home.as_ref()?.next_adjustment;
+        // A copy's receipts, of moves by hand, have no such bound.
+        let next = item.record.home.as_ref().map(|home| home.next_adjustment);
         let mut reader = Reader::new(body);
         while !reader.is_done() {
             let place = reader.u64().filter(|place| *place < ADJUSTMENTS_PER_PAGE)?;
@@ -124,7 +136,8 @@ impl Loader {
             let name = PageId::of_item(Kind::Adjustments, key, number);
             let hash = books.hash(name, |out| out.extend_from_slice(bytes));
             books.digest.exchange(0, hash);
-            if number >= next || item.keys.insert(receipt.key.clone(), number).is_some() {
+            let beyond = next.is_some_and(|next| number >= next);
+            if beyond || item.keys.insert(receipt.key.clone(), number).is_some() {
                 return None;
             }
             if item.adjustments.insert(number, receipt).is_some() {

@@ -10,6 +10,7 @@ mod bounds;
 mod bucket;
 mod bucket_page;
 mod buyers;
+mod by_hand;
 mod chunk;
 mod command;
 mod copies;
@@ -39,6 +40,7 @@ mod record;
 mod record_bytes;
 mod roll;
 mod roster;
+mod schema;
 mod scope;
 mod segment;
 mod settle;
@@ -60,6 +62,7 @@ pub use lookahead::Seen;
 pub use query::*;
 pub use roll::RollEntry;
 pub use roster::*;
+pub use schema::{SchemaRange, SchemaVersion, SetSchema};
 pub use scope::*;
 pub use spread_items::ItemCursor;
 
@@ -75,6 +78,7 @@ use item::{Item, ItemKey};
 use page::{Kind, PAGE_VERSION, PageId};
 use record::{Record, Standing};
 use roster::RosterPage;
+use schema::SchemaPage;
 
 use crate::planted::{Fault, planted};
 
@@ -109,6 +113,7 @@ pub struct Ledger {
     books: Books,
     meta_hashed: u128,
     roster: RosterPage,
+    schema: SchemaPage,
 }
 
 /// What is written of the ledger itself.
@@ -174,6 +179,7 @@ impl Ledger {
             books: Books::new(shard, settings),
             meta_hashed: 0,
             roster: RosterPage::default(),
+            schema: SchemaPage::default(),
         };
         ledger.books.pages.touch(PageId::META, || None);
         ledger.settle();
@@ -261,6 +267,7 @@ impl Ledger {
             Command::DeleteCommit(delete) => self.delete_commit(delete),
             Command::MoveStock(send) => self.move_stock(send),
             Command::SetRoster(set) => self.set_roster(set),
+            Command::SetSchema(set) => self.set_schema(set),
         }
     }
 
@@ -278,7 +285,7 @@ impl Ledger {
         }
         let decided: Decided<Demand> = match command {
             Command::Define(define) => self.judge_define(define).map(nothing),
-            Command::Adjust(adjust) => self.judge_adjust(adjust).map(|plan| plan.demand),
+            Command::Adjust(adjust) => self.foresee_adjust(adjust),
             Command::SetMode(set) => self.judge_mode(set).map(nothing),
             Command::Retire(retire) => self.judge_retire(retire).map(nothing),
             Command::Place(place) => {
@@ -309,6 +316,7 @@ impl Ledger {
             Command::DeleteCommit(delete) => self.judge_delete_commit(delete).map(nothing),
             Command::MoveStock(send) => self.judge_move(send).map(|plan| plan.demand),
             Command::SetRoster(set) => self.judge_roster(set).map(nothing),
+            Command::SetSchema(set) => self.judge_schema(set).map(nothing),
         };
         match decided {
             Ok(demand) => Foreseen::Admit(demand),
@@ -457,6 +465,7 @@ impl Ledger {
             Kind::Floors => bucket()?.encode_floors(number?),
             Kind::Records => bucket()?.encode_records(page.slot, page.number),
             Kind::Roster => self.roster.encode(),
+            Kind::Schema => self.schema.encode(),
         }
     }
 

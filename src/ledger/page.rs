@@ -32,6 +32,8 @@ pub(super) enum Kind {
     Records = 6,
     /// The roster of nodes, on shard 0.
     Roster = 7,
+    /// The schema version, on shard 0.
+    Schema = 8,
 }
 
 /// A page's name, ordered by item, so that a walk over all of them finds the next one close by
@@ -62,6 +64,9 @@ impl PageId {
 
     /// The page, and the record, of the roster.
     pub(super) const ROSTER: PageId = PageId { kind: Kind::Roster, ..PageId::META };
+
+    /// The page, and the record, of the schema version.
+    pub(super) const SCHEMA: PageId = PageId { kind: Kind::Schema, ..PageId::META };
 
     /// A page, or record, of an item.
     pub(super) fn of_item(kind: Kind, item: (ShardId, ItemNumber), number: u64) -> PageId {
@@ -108,6 +113,7 @@ impl PageId {
             Kind::Floors,
             Kind::Records,
             Kind::Roster,
+            Kind::Schema,
         ];
         let u16_at =
             |at: usize| Some(u16::from_be_bytes(bytes.get(at..)?.get(..2)?.try_into().ok()?));

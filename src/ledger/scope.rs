@@ -150,7 +150,8 @@ impl<P: Placement> CommandOf<P> {
             | CommandOf::DeleteAbort(_)
             | CommandOf::DeleteCommit(_)
             | CommandOf::MoveStock(_)
-            | CommandOf::SetRoster(_) => Scope::State,
+            | CommandOf::SetRoster(_)
+            | CommandOf::SetSchema(_) => Scope::State,
         }
     }
 
@@ -186,6 +187,7 @@ impl<P: Placement> CommandOf<P> {
             C::DeleteCommit(delete) => C::DeleteCommit(delete),
             C::MoveStock(send) => C::MoveStock(send),
             C::SetRoster(set) => C::SetRoster(set),
+            C::SetSchema(set) => C::SetSchema(set),
         }
     }
 

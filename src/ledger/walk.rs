@@ -19,6 +19,9 @@ impl Ledger {
         if page < PageId::ROSTER && self.roster().revision > 0 {
             return Some(PageId::ROSTER);
         }
+        if page < PageId::SCHEMA && self.schema.is_written() {
+            return Some(PageId::SCHEMA);
+        }
         let key = (page.home, page.item);
         self.page_in_item(key, page).or_else(|| {
             let next = self.items.range((Bound::Excluded(key), Bound::Unbounded)).next()?;
@@ -35,7 +38,8 @@ impl Ledger {
             let first = match page.kind {
                 Kind::Adjustments => first_of_next(page.number, ADJUSTMENTS_PER_PAGE),
                 Kind::Meta | Kind::Item => 0,
-                Kind::Bucket | Kind::Pairs | Kind::Floors | Kind::Records | Kind::Roster => 0,
+                Kind::Bucket | Kind::Pairs | Kind::Floors | Kind::Records => 0,
+                Kind::Roster | Kind::Schema => 0,
             };
             if let Some((number, _)) = item.adjustments.range(first..).next() {
                 let number = number / ADJUSTMENTS_PER_PAGE;
@@ -100,7 +104,8 @@ impl Bucket {
     fn page_after(&self, kind: Kind, after: Option<(u16, u64)>) -> Option<(u16, u64)> {
         let next = after.map_or(0, |(_, number)| number.saturating_add(1));
         match kind {
-            Kind::Meta | Kind::Item | Kind::Adjustments | Kind::Roster => None,
+            Kind::Meta | Kind::Item | Kind::Adjustments => None,
+            Kind::Roster | Kind::Schema => None,
             Kind::Bucket => after.is_none().then_some((0, 0)),
             Kind::Pairs => {
                 let first = u16::try_from(next.checked_mul(PAIRS_PER_PAGE.into())?).ok()?;

@@ -11,7 +11,7 @@ use crate::ledger::{ShardId, UnixMs};
 use crate::runtime::{self, Instant};
 use crate::shard::{
     Admitted, Adopt, Adopted, Claim, Desk, MemberSpec, NodeStatus, Order, Ordered, Rejected, Reply,
-    Request, Sight, uuid_hex,
+    Request, SchemaStatus, Sight, uuid_hex,
 };
 
 /// A handle to a node's desk, as HTTP holds it.
@@ -72,6 +72,10 @@ impl Desk for Counter {
             uptime_ms: u64::try_from(uptime.as_millis()).unwrap_or(u64::MAX),
             wall_clock: UnixMs(self.0.parts.clock.now().0),
             name: self.0.config.node.name.clone(),
+            schema: SchemaStatus {
+                reads: super::schema::reads(&self.0.config),
+                ..SchemaStatus::default()
+            },
             ..NodeStatus::default()
         };
         match &*self.0.phase.lock() {
@@ -92,6 +96,7 @@ impl Desk for Counter {
                 status.shards = running.shards.iter().map(|shard| shard.status()).collect();
                 status.clocks = running.clocks.status();
                 status.abstains = running.abstains();
+                status.schema.active = running.router.schema_here().0;
                 status.stock = running.router.stock_traffic();
                 let (disk, dir) = (&self.0.parts.disk, self.0.dir());
                 status.log = log_status(running, disk.free_bytes(&dir).ok(), &self.0.config);

@@ -94,32 +94,19 @@ impl Office {
     ///
     /// Words: the cluster refused, or this machine is in no state to join.
     pub async fn join(self: &Arc<Office>, urls: &[String], token: &str) -> Result<(), String> {
-        let log_uuid = match self.joins_with()? {
-            Some(log_uuid) => log_uuid,
-            None => {
-                tracing::info!("this node has come to a cluster before: --join does nothing");
-                return Ok(());
-            }
+        let Some(claim) = self.claim(token)? else {
+            tracing::info!("this node has come to a cluster before: --join does nothing");
+            return Ok(());
         };
         let config = ClientConfig { operation_within: ATTEMPT_MAX, ..ClientConfig::new(urls) };
         let client = Client::new(config).map_err(|error| error.to_string())?;
-        let claim = json!({
-            "token": token,
-            "log_uuid": uuid_hex(&log_uuid),
-            "peer_addr": self.config.peer.advertised(),
-            "http_addr": self.config.http.advertised(),
-            "region": self.config.node.region,
-        });
         let admitted = loop {
             let key = client.fresh_key();
             let path = "/admin/v1/join";
             let asked =
                 client.send(Method::POST, path, Some(&claim), Some(&key), client.deadline());
             match asked.await {
-                Ok(answer) => {
-                    let read = serde_json::from_value::<Admitted>(answer.body);
-                    break read.map_err(|error| format!("the answer is no admission: {error}"))?;
-                }
+                Ok(answer) => break answer.body,
                 Err(CallError::Refused(problem)) if problem.status < 500 => {
                     return Err(format!(
                         "the cluster did not let this node in: {}",
@@ -132,13 +119,42 @@ impl Office {
                 }
             }
         };
+        let office = Arc::clone(self);
+        let joined =
+            super::running::run_on(&self.front, async move { office.enter(admitted).await });
+        joined.await.map_err(|error| error.to_string())?
+    }
+
+    /// Returns what this machine says of itself to be let in (the body of `POST /admin/v1/join`);
+    /// `None` on a node that belongs to a cluster already.
+    ///
+    /// # Errors
+    ///
+    /// Words: this machine is in no state to join.
+    pub fn claim(&self, token: &str) -> Result<Option<serde_json::Value>, String> {
+        let Some(log_uuid) = self.joins_with()? else { return Ok(None) };
+        Ok(Some(json!({
+            "token": token,
+            "log_uuid": uuid_hex(&log_uuid),
+            "peer_addr": self.config.peer.advertised(),
+            "http_addr": self.config.http.advertised(),
+            "region": self.config.node.region,
+            "schema_newest": super::schema::reads(&self.config).newest.0,
+        })))
+    }
+
+    /// Takes the answer to a claim: becomes the node that it names, and starts.
+    ///
+    /// # Errors
+    ///
+    /// Words: the answer is none, or the node does not start.
+    pub async fn enter(self: Arc<Office>, answer: serde_json::Value) -> Result<(), String> {
+        let admitted: Admitted = serde_json::from_value(answer)
+            .map_err(|error| format!("the answer is no admission: {error}"))?;
+        let Some(log_uuid) = self.joins_with()? else { return Ok(()) };
         let (offer, members) = (admitted.adopt()?, admitted.members());
         let node = offer.node;
-        let office = Arc::clone(self);
-        let joined = super::running::run_on(&self.front, async move {
-            office.take_admission(offer, log_uuid, members).await
-        });
-        joined.await.map_err(|error| error.to_string())??;
+        self.take_admission(offer, log_uuid, members).await?;
         tracing::info!(%node, "this node has joined the cluster: its shards take it in");
         Ok(())
     }

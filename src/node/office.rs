@@ -14,9 +14,10 @@ use super::parts::Parts;
 use super::roll;
 use super::room::{floor_bytes, log_status, make_room};
 use super::running::{Opening, Running, log_options};
+use super::schema;
 use super::watch::{self as node_watch, WatchRules};
 use crate::config::Config;
-use crate::ledger::ShardId;
+use crate::ledger::{SchemaVersion, ShardId};
 use crate::peer::Spawner;
 use crate::runtime::{self, Instant};
 use crate::shard::{
@@ -102,6 +103,12 @@ impl Office {
             Err(IdentityError::NotInitialised) => Phase::Empty,
             Err(error) => return Err(error.into()),
         };
+        let active = schema::read(parts.disk.as_ref(), &dir)
+            .map_err(|error| NodeError::io("the schema version of this directory", error))?;
+        let reads = schema::reads(&config);
+        if !reads.has(active) {
+            return Err(NodeError::Schema { active, reads });
+        }
         let removed = roll::read_removal(parts.disk.as_ref(), &dir)
             .map_err(|error| NodeError::io("the removal of this node", error))?;
         let phase = match (removed, phase) {
@@ -222,6 +229,7 @@ impl Office {
             dead: Duration::from_millis(log.dead_ms),
             floor_bytes: floor_bytes(&self.config),
             ballast_bytes: log.ballast_bytes,
+            lease: Duration::from_millis(self.config.raft.lease_ms()),
         }
     }
 
@@ -259,6 +267,13 @@ impl Office {
             tracing::error!(%error, "the removal could not be written down");
         }
         self.end(why, false).await;
+    }
+
+    /// Keeps the schema version for the next start.
+    pub(super) fn keep_schema(&self, active: SchemaVersion) {
+        if let Err(error) = schema::write(self.parts.disk.as_ref(), &self.dir(), active) {
+            tracing::error!(%error, %active, "the schema version could not be written down");
+        }
     }
 
     /// Keeps the members for the next start.

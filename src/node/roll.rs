@@ -1,6 +1,9 @@
 //! The node follows the roster: whom it lets in and speaks to, whether it may lead, and whether it
 //! still belongs to the cluster.
 //!
+//! It writes down which schema version the cluster has come to, and ends its part when it does not
+//! read that one.
+//!
 //! It hears of its own removal in one of three ways: from the roster, while it still gets it; from
 //! the node that removed it; or, when it was away, from any member, which it asks as long as some
 //! shard of its has no leader. The removal is written down before its part ends, so that it is true
@@ -14,7 +17,7 @@ use std::time::Duration;
 use super::office::Office;
 use super::running::Running;
 use crate::codec;
-use crate::ledger::{NodeId, Roster, SeatRole};
+use crate::ledger::{NodeId, Roster, SchemaVersion, SeatRole};
 use crate::raft::Member;
 use crate::runtime;
 use crate::shard::{MemberSpec, spec};
@@ -113,7 +116,7 @@ async fn tell_addresses(office: Weak<Office>, running: Weak<Running>) {
 }
 
 async fn follow(office: Weak<Office>, running: Weak<Running>) {
-    let mut known = 0;
+    let (mut known, mut schema) = (0, SchemaVersion::FIRST);
     loop {
         let Some(part) = running.upgrade() else { return };
         let read = part.router.with_roster(|roster| {
@@ -124,6 +127,21 @@ async fn follow(office: Weak<Office>, running: Weak<Running>) {
         {
             take(&office, &part, said, &roster).await;
             known = revision;
+        }
+        let (active, beyond) = part.router.schema_here();
+        if active.max(beyond.unwrap_or_default()) > schema
+            && let Some(office) = office.upgrade()
+        {
+            schema = active.max(beyond.unwrap_or_default());
+            tracing::info!(%schema, "the cluster's schema version");
+            office.keep_schema(schema);
+        }
+        if let Some(beyond) = beyond
+            && let Some(office) = office.upgrade()
+        {
+            let why = super::schema::reads(&office.config).beyond(beyond);
+            drop(part);
+            return office.end(why, false).await;
         }
         let told = part.router.dismissed().borrow().clone();
         drop(part);

@@ -16,7 +16,7 @@ use super::parts::Parts;
 use crate::config::Config;
 use crate::ledger::{NodeId, ShardId};
 use crate::peer::{
-    Hello, Lane, Listener, LocalIdentity, Network, Opened, PeerId, Service, Spawner,
+    Conversation, Hello, Lane, Listener, LocalIdentity, Network, Opened, PeerId, Service, Spawner,
 };
 use crate::planted::{Fault, planted};
 use crate::raft::{
@@ -286,6 +286,7 @@ impl Opening {
             chunk_timeout: ms(self.config.peer.chunk_timeout_ms),
             electable: true,
             fetch_max: FETCH_MAX,
+            reads: super::schema::reads(&self.config),
         }
     }
 
@@ -379,6 +380,15 @@ impl Running {
         self.tell_stands();
     }
 
+    /// Lets this node stand for one shard although it abstains, or not any more. What it tells
+    /// the others stays: leadership is handed to whoever else can have it.
+    pub(super) fn fill_in(&self, shard: &ShardService, stands: bool) {
+        let abstains = self.abstains.lock();
+        if abstains.is_some() && !self.stops.load(Ordering::Acquire) {
+            shard.stand(Bar::Node, stands);
+        }
+    }
+
     /// Tells the others whether leadership may be handed to this node. One whose disk is full
     /// stands for election, since perhaps nobody else can, but others are better.
     pub(super) fn tell_stands(&self) {
@@ -463,6 +473,11 @@ impl Running {
     }
 }
 
+fn node_conversation(clocks: &Arc<Clocks>, router: &Arc<Router>) -> Box<dyn Conversation> {
+    let forward = ForwardConversation::new(Arc::clone(router));
+    Box::new(NodeConversation::new(Arc::clone(clocks), forward))
+}
+
 /// Lets the members in, and nobody else.
 struct PeerService {
     book: PeerBook,
@@ -477,36 +492,34 @@ struct PeerService {
 impl Service for PeerService {
     fn open(&self, hello: &Hello) -> Result<Opened, String> {
         if !self.book.knows(&hello.from) && !planted(Fault::ForeignLog) {
-            // A stranger may ask how it stands, and nothing else.
-            let router = Arc::clone(&self.router);
-            return if hello.lane == Lane::Forward {
-                Ok(Opened {
-                    conversation: Box::new(Lobby::new(router, hello.from)),
-                    spawner: Arc::clone(&self.front),
-                })
-            } else {
-                Err(router.stranger_words(&hello.from))
-            };
+            // A stranger may ask how it stands, and nothing else, until it is none.
+            let (router, peer) = (Arc::clone(&self.router), hello.from);
+            if hello.lane != Lane::Forward {
+                return Err(router.stranger_words(&peer));
+            }
+            let (book, clocks) = (self.book.clone(), Arc::clone(&self.clocks));
+            let (inside, from) = (Arc::clone(&router), peer);
+            let let_in = move || book.knows(&from).then(|| node_conversation(&clocks, &inside));
+            return Ok(Opened {
+                conversation: Box::new(Lobby::new(router, peer, let_in)),
+                spawner: Arc::clone(&self.front),
+            });
         }
         let shard = hello.shard.map(|shard| usize::from(shard.0));
         match (hello.lane, shard) {
             (Lane::Forward, None) => Ok(Opened {
-                conversation: Box::new(NodeConversation::new(
-                    Arc::clone(&self.clocks),
-                    ForwardConversation::new(Arc::clone(&self.router)),
-                )),
+                conversation: node_conversation(&self.clocks, &self.router),
                 spawner: Arc::clone(&self.front),
             }),
             (Lane::Vote | Lane::Append | Lane::Snapshot, Some(shard)) => {
                 let missing = || format!("there is no shard {shard} here");
                 let group = self.groups.get(shard).ok_or_else(missing)?;
                 let spawner = self.spawners.get(shard).ok_or_else(missing)?;
-                let conversation: Box<dyn crate::peer::Conversation> =
-                    if hello.lane == Lane::Snapshot {
-                        Box::new(SnapshotConversation::new(group, self.desk.clone()))
-                    } else {
-                        Box::new(RaftConversation::new(group))
-                    };
+                let conversation: Box<dyn Conversation> = if hello.lane == Lane::Snapshot {
+                    Box::new(SnapshotConversation::new(group, self.desk.clone()))
+                } else {
+                    Box::new(RaftConversation::new(group))
+                };
                 Ok(Opened { conversation, spawner: Arc::clone(spawner) })
             }
             (Lane::Forward, Some(_)) => Err("the forward lane belongs to no shard".to_owned()),

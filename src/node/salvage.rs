@@ -23,7 +23,9 @@ use super::members;
 use super::running::{log_options, member_of};
 use crate::clock::WallClock;
 use crate::config::Config;
-use crate::ledger::{LeaderId, Ledger, LogIndex, NodeId, Settings, ShardId, Turn};
+use crate::ledger::{
+    LeaderId, Ledger, LogIndex, NodeId, SchemaRange, SchemaVersion, Settings, ShardId, Turn,
+};
 use crate::raft::{VoteTold, found_anew, replay};
 use crate::shard::{MemberSpec, uuid_hex};
 use crate::storage::pages::{AtRest, PageError, PageStore, SledPages};
@@ -259,6 +261,12 @@ impl Source {
         let in_dir = |what: String| words(format!("{}: {what}", dir.display()));
         let identity =
             Identity::read(disk.as_ref(), dir).map_err(|error| in_dir(error.to_string()))?;
+        let active = super::schema::read(disk.as_ref(), dir);
+        let active = active.map_err(|error| in_dir(error.to_string()))?;
+        let reads = SchemaRange::up_to(SchemaVersion::NEWEST);
+        if !reads.has(active) {
+            return Err(in_dir(reads.beyond(active)));
+        }
         let (at, uuid) = (dir.join("log"), identity.log_uuid);
         let log = match ReadLog::open(disk.as_ref(), &at, uuid) {
             Err(LogError::Damaged { .. }) if damaged_logs => {

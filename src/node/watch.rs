@@ -3,9 +3,12 @@
 //! Every 50 ms it decides whether this node may lead: a disk that hangs or a wild clock hands every
 //! leadership over and keeps the node from standing, and so does a log that waits for room on a
 //! full disk, which goes on by itself. A log that failed, or hangs for too long, ends the node's
-//! part. Once a second it looks at the room on the disk: when that runs out, the ballast is given
-//! up, every shard makes a checkpoint so that the log can be purged, new places are shed until
-//! there is room again, and leadership goes to whoever has room.
+//! part. A drained node, or one with a wild clock, stands all the same for a shard that nobody has
+//! led for long: perhaps it alone has all of the log. It hands over what it wins at once.
+//!
+//! Once a second it looks at the room on the disk: when that runs out, the ballast is given up,
+//! every shard makes a checkpoint so that the log can be purged, new places are shed until there is
+//! room again, and leadership goes to whoever has room.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -28,6 +31,9 @@ const OFFER_AGAIN_WHEN_FULL: Duration = Duration::from_secs(10);
 /// How long a disk must be well before the node stands again.
 const WELL_FOR: Duration = Duration::from_secs(2);
 
+/// After so many leases without a leader a shard is led by whoever can.
+const VACANT_LEASES: u32 = 5;
+
 /// What the watch goes by.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WatchRules {
@@ -39,6 +45,21 @@ pub(super) struct WatchRules {
     pub(super) floor_bytes: u64,
     /// The ballast.
     pub(super) ballast_bytes: u64,
+    /// How long a follower's promise to a leader holds.
+    pub(super) lease: Duration,
+}
+
+/// Since when a shard has had no leader that this node hears.
+#[derive(Debug, Clone, Copy, Default)]
+struct Vacancy(Option<Instant>);
+
+impl Vacancy {
+    /// Takes note of how it is now, and tells whether it has been so for long.
+    fn is_long(&mut self, leaderless: bool, now: Instant, lease: Duration) -> bool {
+        let since = self.0.filter(|_| leaderless).unwrap_or(now);
+        self.0 = leaderless.then_some(since);
+        leaderless && now - since >= lease * VACANT_LEASES
+    }
 }
 
 /// What the room on the disk asks for.
@@ -89,6 +110,7 @@ async fn watch_health(office: Weak<Office>, running: Weak<Running>, rules: Watch
     let mut ill_at: Option<Instant> = None;
     let mut offered_at: Option<Instant> = None;
     let offering = Arc::new(AtomicBool::new(false));
+    let mut vacancies = Vec::new();
     loop {
         runtime::sleep(LOOK_EVERY).await;
         let Some(part) = running.upgrade() else { return };
@@ -118,6 +140,7 @@ async fn watch_health(office: Weak<Office>, running: Weak<Running>, rules: Watch
             ill_at = Some(now);
         }
         let is_ill = ill_at.is_some_and(|at| now - at < WELL_FOR);
+        let is_able = health.waits_for_room.is_none() && !is_ill;
         let reason = if health.waits_for_room.is_some() {
             Some("its disk is full: the write-ahead log waits for room".to_owned())
         } else if is_ill {
@@ -131,6 +154,11 @@ async fn watch_health(office: Weak<Office>, running: Weak<Running>, rules: Watch
         let (abstains, full) = (reason.is_some(), part.disk_full.load(Ordering::Relaxed));
         part.abstain(reason);
         part.tell_stands();
+        vacancies.resize(part.shards.len(), Vacancy::default());
+        for (shard, vacancy) in part.shards.iter().zip(&mut vacancies) {
+            let is_long = vacancy.is_long(shard.is_leaderless(), now, rules.lease);
+            part.fill_in(shard, is_long && is_able);
+        }
         let rest = if abstains { OFFER_AGAIN_AFTER } else { OFFER_AGAIN_WHEN_FULL };
         let rested = offered_at.is_none_or(|at| now - at >= rest);
         if (abstains || full)
@@ -234,12 +262,34 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_shard_is_vacant_for_long_only_when_no_leader_was_heard_all_the_time() {
+        crate::raft::trial::run(async {
+            let (at, lease) = (runtime::now(), Duration::from_millis(400));
+            let ms = |ms: u64| at + Duration::from_millis(ms);
+            let mut vacancy = Vacancy::default();
+            for (ms_after, leaderless, long) in [
+                (0, true, false),
+                (1_950, true, false),
+                (2_000, true, true),
+                (2_050, false, false),
+                (2_100, true, false),
+                (4_050, true, false),
+                (4_100, true, true),
+            ] {
+                let judged = vacancy.is_long(leaderless, ms(ms_after), lease);
+                assert_eq!(judged, long, "after {ms_after} ms");
+            }
+        });
+    }
+
+    #[test]
     fn a_full_disk_sheds_until_there_is_room_for_the_ballast_and_a_quarter_more() {
         let rules = WatchRules {
             hung: Duration::from_millis(500),
             dead: Duration::from_secs(10),
             floor_bytes: 100,
             ballast_bytes: 50,
+            lease: Duration::from_millis(400),
         };
         for (free, full, held, expected) in [
             (1_000, false, true, Space::Enough),

@@ -144,6 +144,7 @@ pub(super) async fn install(
     if header.state.position != position {
         return Err(io::Error::other("the checkpoint received is not the one announced"));
     }
+    replica.must_read(ledger.schema())?;
     // Everything that may fail comes before the checkpoint is current: a ledger that is behind the
     // pages that count as its own would write the next ones upon the wrong base.
     let membership = membership_of(&header)?;

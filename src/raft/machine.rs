@@ -14,6 +14,7 @@ use super::checkpointing::{current_snapshot, install, make_checkpoint};
 use super::entry::{TypeConfig, log_id_of, position_of};
 use super::replica::Replica;
 use super::snapshot::SnapshotHandle;
+use crate::ledger::{BatchOf, CommandOf, ROSTER_SHARD};
 use crate::runtime::{self, Instant};
 use crate::storage::{Checkpoints, LogPosition};
 
@@ -37,6 +38,20 @@ impl Machine {
         cut_pages: usize,
     ) -> Machine {
         Machine { replica, checkpoints, cut_pages, shown: Arc::default() }
+    }
+
+    /// Fails before an entry that takes the cluster to a schema version that this node does not
+    /// read: what comes after it may mean something else here than it does elsewhere.
+    fn must_read<P>(&self, batch: &BatchOf<P>) -> io::Result<()> {
+        if self.replica.shard() != ROSTER_SHARD {
+            return Ok(());
+        }
+        for command in &batch.commands {
+            if let CommandOf::SetSchema(set) = command {
+                self.replica.must_read(set.to)?;
+            }
+        }
+        Ok(())
     }
 
     fn show(&self) -> io::Result<Option<SnapshotOf<TypeConfig, SnapshotHandle>>> {
@@ -70,6 +85,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
                 EntryPayload::Blank => self.replica.apply_blank(position),
                 EntryPayload::Normal(payload) => {
                     let batch = payload.batch().map_err(io::Error::other)?;
+                    self.must_read(&batch)?;
                     let (bytes, answered) = (payload.0.len(), responder.is_some());
                     self.replica.apply_batch(position, &batch, bytes, answered)
                 }

@@ -16,8 +16,8 @@ use tokio::sync::watch;
 
 use super::entry::{Applied, Member, TypeConfig};
 use crate::ledger::{
-    BatchOf, CommandOf, Ledger, LogIndex, NodeId, PageKey, Placement, Settings, ShardId, Turn,
-    UnixMs,
+    BatchOf, CommandOf, Ledger, LogIndex, NodeId, PageKey, Placement, SchemaRange, SchemaVersion,
+    Settings, ShardId, Turn, UnixMs,
 };
 use crate::runtime::{self, Instant};
 use crate::storage::{CheckpointState, LogPosition};
@@ -87,6 +87,10 @@ pub struct Replica {
     /// this process does not know, so it is no base of ledger time.
     replayed_to: LogIndex,
     timer: OnceLock<EntryTimer>,
+    /// The schema versions that this node reads.
+    reads: OnceLock<SchemaRange>,
+    /// The version that the cluster went on to, when this node does not read it.
+    beyond: OnceLock<SchemaVersion>,
     /// The state in memory is not what the log says: nothing of it is kept in pages.
     suspect: AtomicBool,
     accusation: Mutex<Option<Accusation>>,
@@ -129,6 +133,8 @@ impl Replica {
             bytes: AtomicU64::new(0),
             replayed_to,
             timer: OnceLock::new(),
+            reads: OnceLock::new(),
+            beyond: OnceLock::new(),
             suspect: AtomicBool::new(false),
             accusation: Mutex::new(None),
             checkpoint_failures: AtomicU64::new(0),
@@ -163,6 +169,32 @@ impl Replica {
     /// Lets `timer` know how long the application of each entry takes. Only the first is heard.
     pub fn time_entries(&self, timer: EntryTimer) {
         self.timer.set(timer).ok();
+    }
+
+    /// Says which schema versions this node reads. Only the first is heard.
+    pub(super) fn read_only(&self, reads: SchemaRange) {
+        self.reads.set(reads).ok();
+    }
+
+    /// Returns the schema versions that this node reads.
+    pub fn reads(&self) -> SchemaRange {
+        let all = SchemaRange::up_to(SchemaVersion::NEWEST);
+        self.reads.get().copied().unwrap_or(all)
+    }
+
+    /// Returns the version that the cluster went on to, when this node does not read it: then
+    /// nothing more is applied here.
+    pub fn beyond(&self) -> Option<SchemaVersion> {
+        self.beyond.get().copied()
+    }
+
+    /// Fails, and remembers it, when this node does not read a version.
+    pub(super) fn must_read(&self, active: SchemaVersion) -> std::io::Result<()> {
+        if self.reads().has(active) {
+            return Ok(());
+        }
+        self.beyond.set(active).ok();
+        Err(std::io::Error::other(self.reads().beyond(active)))
     }
 
     /// Says that the state in memory is not, or is again, what the log says.

@@ -23,7 +23,9 @@ use super::machine::Machine;
 use super::network::{PeerBook, Peers};
 use super::replica::Replica;
 use super::snapshot::membership_of;
-use crate::ledger::{Ledger, LogIndex, NodeId, PageKey, Settings, ShardId};
+use crate::ledger::{
+    Ledger, LogIndex, NodeId, PageKey, SchemaRange, SchemaVersion, Settings, ShardId,
+};
 use crate::peer::Network;
 use crate::storage::{
     CheckpointError, CheckpointHeader, Checkpoints, LogPosition, PageDesk, ShardLog, is_full,
@@ -57,6 +59,8 @@ pub struct StartOptions {
     /// How long the members are asked for a checkpoint when none is left here: they may be starting
     /// too.
     pub fetch_max: Duration,
+    /// The schema versions that this node reads.
+    pub reads: SchemaRange,
 }
 
 /// Why a shard does not start.
@@ -88,6 +92,14 @@ pub enum StartError {
         shard: ShardId,
         /// What the system said.
         error: io::Error,
+    },
+    /// The cluster writes what this node does not read.
+    #[error("{}", reads.beyond(*active))]
+    Schema {
+        /// What the cluster writes.
+        active: SchemaVersion,
+        /// What this node reads.
+        reads: SchemaRange,
     },
     /// openraft did not start.
     #[error("shard {shard}: {why}")]
@@ -129,6 +141,7 @@ pub async fn start_group(
     let replayed_to = log.state().last.map(|at| at.index).unwrap_or_default();
     let replica =
         Arc::new(Replica::new(shard, settings, ledger, position, membership, replayed_to));
+    replica.read_only(options.reads);
     let checkpoints = Arc::new(checkpoints);
     let machine = Machine::new(Arc::clone(&replica), Arc::clone(&checkpoints), options.cut_pages);
     let origin = Origin {
@@ -195,6 +208,10 @@ pub(super) async fn prepare(
 ) -> Result<Loaded, StartError> {
     let shard = options.shard;
     let loaded = load(log, checkpoints, desk, network, options).await?;
+    let (active, reads) = (loaded.ledger.schema(), options.reads);
+    if !reads.has(active) {
+        return Err(StartError::Schema { active, reads });
+    }
     let reconciled = reconcile(log, loaded.position).await;
     reconciled.map_err(|error| StartError::io(shard, error))?;
     Ok(loaded)

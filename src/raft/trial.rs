@@ -19,8 +19,8 @@ use super::packing::{EntryBuilder, packed};
 use super::replica::Replica;
 use super::start::{Loaded, StartError, StartOptions, prepare, start_group};
 use crate::ledger::{
-    Command, Define, Definition, ItemName, LeaderId, Ledger, LogIndex, NodeId, Settings, ShardId,
-    UnixMs,
+    Command, Define, Definition, ItemName, LeaderId, Ledger, LogIndex, NodeId, SchemaRange,
+    SchemaVersion, Settings, ShardId, UnixMs,
 };
 use crate::peer::{LocalIdentity, Network, PeerId, PeerLimits};
 use crate::runtime;
@@ -85,6 +85,7 @@ pub(crate) fn options(node: NodeId, peers: PeerBook) -> StartOptions {
         chunk_timeout: Duration::from_secs(10),
         electable: true,
         fetch_max: Duration::ZERO,
+        reads: SchemaRange::up_to(SchemaVersion::NEWEST),
     }
 }
 

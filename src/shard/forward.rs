@@ -26,19 +26,19 @@ pub const FORWARD_FRAME: u16 = 32;
 const QUESTIONS_MAX: usize = 1024;
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Forwarded {
+struct Forwarded<Q = Vec<(Question, Consistency)>> {
     /// Time that the caller still has when the frame is sent.
     left_ms: u64,
     /// The shard that all of them are for: the sender has found it.
     shard: ShardId,
-    questions: Vec<(Question, Consistency)>,
+    questions: Q,
 }
 
 /// Sends questions over a link and waits for their answers, densely and in order.
 pub(crate) async fn forward(
     link: &Link,
     shard: ShardId,
-    questions: Vec<(Question, Consistency)>,
+    questions: &[(Question, Consistency)],
     deadline: Instant,
 ) -> Vec<Reply> {
     let count = questions.len();

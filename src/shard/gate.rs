@@ -399,7 +399,7 @@ pub(crate) fn receipt_of(
 fn shows_receipt(answer: &Answer) -> bool {
     match answer {
         Answer::Placed(_) | Answer::Hold { .. } | Answer::Voided { .. } => true,
-        Answer::Item { replayed, .. } => *replayed,
+        Answer::Item { replayed, .. } | Answer::Moved { replayed, .. } => *replayed,
         Answer::Refused(refusal) => {
             matches!(refusal, Refusal::KeyReused { .. } | Refusal::KeyVoided)
         }

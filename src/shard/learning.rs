@@ -3,16 +3,21 @@
 //! From this node's own replica of the item's home when it knows the item, else from the home's
 //! leader. What is learned only chooses whom to ask; the ledgers decide.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::desk::{Outcome, Question, Reply};
+use futures_util::future::join_all;
+
+use super::ask::Addressed;
+use super::desk::{Hop, Outcome, Question, Reply};
 use super::directory::Layout;
 use super::home::reply;
 use super::parley::{Parley, Told};
 use super::placement::{laid_out, missing};
 use super::router::Router;
 use crate::ledger::{
-    Answer, BucketRef, Found, ItemCursor, ItemRef, NameRef, PauseReason, Query, ShardId, home_shard,
+    Answer, BucketRef, Found, ItemCursor, ItemName, ItemRef, NameRef, PauseReason, Query, ShardId,
+    home_shard,
 };
 use crate::runtime::Instant;
 
@@ -74,20 +79,42 @@ impl Router {
         }
     }
 
-    /// Finds where a question belongs that this shard does not own: by what was learned meanwhile,
-    /// else by what its item's home says now. `None` when that is the same shard.
-    pub(super) async fn shard_instead(
+    /// Asks questions that went astray where they belong: by what was learned meanwhile, else by
+    /// what their items' homes say now. Each once; those that belong nowhere else are left out.
+    pub(super) async fn redirect(
         self: &Arc<Router>,
-        question: &Question,
-        asked: ShardId,
+        astray: Vec<(usize, Addressed)>,
         deadline: Instant,
-    ) -> Option<ShardId> {
-        let elsewhere = || self.shard_named(question).filter(|shard| *shard != asked);
-        if let Some(shard) = elsewhere() {
-            return Some(shard);
+        hop: Hop,
+    ) -> Vec<(usize, Reply)> {
+        if astray.is_empty() {
+            return Vec::new();
         }
-        Box::pin(self.learn(laid_out(question)?, deadline)).await;
-        elsewhere()
+        let instead = |asked: &Addressed| {
+            self.shard_named(&asked.question).filter(|shard| *shard != asked.shard)
+        };
+        let lost = astray.iter().filter(|(_, asked)| instead(asked).is_none());
+        let lost = lost.filter_map(|(_, asked)| laid_out(&asked.question)).map(|name| name.owned());
+        let lost: BTreeSet<ItemName> = lost.collect();
+        let learning = lost.iter().map(|name| self.learn(name.borrowed(), deadline));
+        Box::pin(join_all(learning)).await;
+        let mut by_shard: BTreeMap<ShardId, (Vec<usize>, Vec<Addressed>)> = BTreeMap::new();
+        for (at, asked) in astray {
+            // What its layout does not route is answered by the shard that it names.
+            if laid_out(&asked.question).is_none() {
+                continue;
+            }
+            if let Some(shard) = instead(&asked) {
+                let (order, group) = by_shard.entry(shard).or_default();
+                order.push(at);
+                group.push(Addressed { shard, ..asked });
+            }
+        }
+        let groups = by_shard.into_iter().map(|(shard, (order, asked))| async move {
+            let answered = self.answer_group(shard, asked, deadline, hop).await;
+            order.into_iter().zip(answered.replies).collect::<Vec<_>>()
+        });
+        Box::pin(join_all(groups)).await.into_iter().flatten().collect()
     }
 
     /// Learns where an item's buckets live from its home's leader.

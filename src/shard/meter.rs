@@ -255,7 +255,8 @@ impl Meter {
             | Answer::Accepted { .. }
             | Answer::Settled
             | Answer::Copy(_)
-            | Answer::Noted => {}
+            | Answer::Noted
+            | Answer::Moved { .. } => {}
         }
     }
 

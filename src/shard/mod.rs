@@ -17,6 +17,7 @@ mod nodes;
 mod opening;
 mod parley;
 mod placement;
+mod replies;
 mod router;
 mod slake;
 mod sold_out;

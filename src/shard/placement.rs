@@ -3,8 +3,8 @@
 use super::desk::Question;
 use super::directory::Directory;
 use crate::ledger::{
-    BucketId, BucketRef, CommandOf, HoldId, ItemName, ItemRef, NameRef, PlaceRef, Placement, Query,
-    ROSTER_SHARD, ScopeRef, ShardId, home_shard,
+    BucketId, BucketRef, Change, CommandOf, HoldId, ItemName, ItemRef, NameRef, PlaceRef,
+    Placement, Query, ROSTER_SHARD, ScopeRef, ShardId, home_shard,
 };
 
 /// What a question names that decides where it belongs.
@@ -53,7 +53,15 @@ fn named(question: &Question) -> Named<'_> {
         Question::Command(command) => match command {
             CommandOf::Define(define) => home(&define.name),
             CommandOf::DefineSpread(spread) => home(&spread.define.name),
-            CommandOf::Adjust(adjust) => home(&adjust.name),
+            CommandOf::Adjust(adjust) => match &adjust.change {
+                Change::Move(send) => Named::Bucket(send.from),
+                Change::Raise(_)
+                | Change::Lower(_)
+                | Change::Set { .. }
+                | Change::RaiseIn { .. }
+                | Change::LowerIn { .. }
+                | Change::Claim(_) => home(&adjust.name),
+            },
             CommandOf::SetMode(mode) => home(&mode.name),
             CommandOf::Retire(retire) => home(&retire.name),
             CommandOf::SetLayout(layout) => home(&layout.name),
@@ -77,7 +85,7 @@ fn named(question: &Question) -> Named<'_> {
             CommandOf::Configure(_) | CommandOf::EraseCopy(_) | CommandOf::Advance => {
                 Named::Nothing
             }
-            CommandOf::SetRoster(_) => Named::Shard(ROSTER_SHARD),
+            CommandOf::SetRoster(_) | CommandOf::SetSchema(_) => Named::Shard(ROSTER_SHARD),
         },
     }
 }
@@ -129,9 +137,4 @@ pub(crate) fn laid_out(question: &Question) -> Option<NameRef<'_>> {
         Named::Owner(scope) => Some(scope.name),
         Named::Shard(_) | Named::Home(_) | Named::Bucket(_) | Named::Nothing => None,
     }
-}
-
-/// Tells whether an item's layout decides where a question goes.
-pub(crate) fn goes_by_layout(question: &Question) -> bool {
-    is_place(question) || laid_out(question).is_some()
 }

@@ -20,14 +20,15 @@ use super::handover::Abstaining;
 use super::home::{Door, Home, reply};
 use super::learning::no_such_shard;
 use super::meter::Meter;
-use super::placement::{goes_by_layout, shard_of};
+use super::placement::shard_of;
+use super::replies::{Answered, Here, Replies, is_misrouted, is_moving, those};
 use super::slake::is_dry;
 use super::sold_out::Collects;
 use super::status::DigestStatus;
 use super::stock_meter::StockMeter;
 use super::supply::StockPolicy;
 use super::thirst::Thirst;
-use crate::ledger::{Answer, Foreseen, NodeId, PauseReason, Query, ShardId};
+use crate::ledger::{Foreseen, NodeId, PauseReason, Query, ShardId};
 use crate::peer::{Address, Lane, Link, Network};
 use crate::planted::{Fault, planted};
 use crate::raft::{Group, Replica};
@@ -213,34 +214,21 @@ impl Router {
             return self.slake(asked, reply, deadline).await;
         }
         let none = self.learn_missing([&question], deadline).await;
-        let again = goes_by_layout(&question).then(|| question.clone());
         let Some(shard) = self.shard_named(&question) else {
             return self.nowhere(&question, &none);
         };
         let asked = Addressed { shard, question, consistency };
-        let reply = self.ask_one(asked, deadline, hop).await;
-        self.learn_from(&reply.outcome);
-        match again {
-            Some(question) if is_misrouted(&reply) => {
-                let Some(other) = self.shard_instead(&question, shard, deadline).await else {
-                    return reply;
-                };
-                let asked = Addressed { shard: other, question, consistency };
-                self.ask_one(asked, deadline, hop).await
-            }
-            Some(_) | None => reply,
-        }
-    }
-
-    async fn ask_one(self: &Arc<Router>, asked: Addressed, deadline: Instant, hop: Hop) -> Reply {
-        let shard = asked.shard;
-        if asked.consistency == Consistency::Local
+        if consistency == Consistency::Local
             && let Some(reply) = self.recall_here(&asked)
         {
             return reply;
         }
-        let mut replies = self.answer_group(shard, vec![asked], deadline, hop).await;
-        replies.pop().unwrap_or_else(|| reply(Outcome::Unknown))
+        let Answered { mut replies, astray } =
+            self.answer_group(shard, vec![asked], deadline, hop).await;
+        replies.extend(self.redirect(astray, deadline, hop).await.into_iter().map(|(_, one)| one));
+        let reply = replies.pop().unwrap_or_else(|| reply(Outcome::Unknown));
+        self.learn_from(&reply.outcome);
+        reply
     }
 
     /// Answers many questions of one caller, densely and in order.
@@ -272,37 +260,52 @@ impl Router {
         if by_shard.len() == 1 && replies.is_empty() {
             // Then they stand in the order in which they were asked.
             let Some((shard, (_, asked))) = by_shard.pop_first() else { return Vec::new() };
-            return self.answer_group(shard, asked, deadline, hop).await;
+            let Answered { mut replies, astray } =
+                self.answer_group(shard, asked, deadline, hop).await;
+            for (at, reply) in self.redirect(astray, deadline, hop).await {
+                replies[at] = reply;
+            }
+            return replies;
         }
         let groups = by_shard.into_iter().map(|(shard, (order, asked))| {
             let router = Arc::clone(&self);
             async move { (order, router.answer_group(shard, asked, deadline, hop).await) }
         });
-        for (order, answers) in futures_util::future::join_all(groups).await {
+        let mut all_astray = Vec::new();
+        for (order, Answered { replies: answers, astray }) in
+            futures_util::future::join_all(groups).await
+        {
+            all_astray.extend(astray.into_iter().map(|(at, asked)| (order[at], asked)));
             replies.put_all(order, answers);
+        }
+        for (at, reply) in self.redirect(all_astray, deadline, hop).await {
+            replies.put(at, reply);
         }
         replies.finish()
     }
 
-    async fn answer_group(
+    /// Asks one shard, wherever it is led.
+    pub(super) async fn answer_group(
         self: &Arc<Router>,
         shard: ShardId,
         questions: Vec<Addressed>,
         deadline: Instant,
         hop: Hop,
-    ) -> Vec<Reply> {
+    ) -> Answered {
         if !self.places[usize::from(shard.0)].leads_here() {
             return self.elsewhere(shard, questions, deadline, hop).await;
         }
-        let Here { mut replies, moved } = self.here(questions, deadline, false).await;
+        let Here { mut answered, moved } = self.here(questions, deadline, false).await;
         if !moved.is_empty() {
             let (order, questions): (Vec<usize>, Vec<_>) = moved.into_iter().unzip();
-            let elsewhere = self.elsewhere(shard, questions, deadline, hop).await;
-            for (at, reply) in order.into_iter().zip(elsewhere) {
-                replies[at] = reply;
+            let Answered { replies, astray } =
+                self.elsewhere(shard, questions, deadline, hop).await;
+            answered.astray.extend(astray.into_iter().map(|(at, asked)| (order[at], asked)));
+            for (at, reply) in order.into_iter().zip(replies) {
+                answered.replies[at] = reply;
             }
         }
-        replies
+        answered
     }
 
     /// Answers questions to one shard that another node forwarded: here or not at all.
@@ -318,7 +321,7 @@ impl Router {
         let asked = |(question, consistency)| Addressed { shard, question, consistency };
         let asked: Vec<Addressed> = questions.into_iter().map(asked).collect();
         let alone = asked.len() == 1;
-        self.here(asked, deadline, alone).await.replies
+        self.here(asked, deadline, alone).await.answered.replies
     }
 
     /// Asks a shard by its number, wherever it is led.
@@ -334,8 +337,8 @@ impl Router {
                 return no_such_shard();
             }
             let asked = vec![Addressed { shard, question, consistency: Consistency::Leader }];
-            let mut replies = router.answer_group(shard, asked, deadline, Hop::Forward).await;
-            replies.pop().unwrap_or_else(|| reply(Outcome::Unknown))
+            let mut answered = router.answer_group(shard, asked, deadline, Hop::Forward).await;
+            answered.replies.pop().unwrap_or_else(|| reply(Outcome::Unknown))
         })
     }
 
@@ -362,28 +365,29 @@ impl Router {
             }
         }
         if sent.is_empty() {
-            return Here { replies: replies.finish(), moved: Vec::new() };
+            return Here::all(replies.finish());
         }
-        let Here { replies: answers, mut moved } = self.ask_home(sent, deadline).await;
-        for (at, _) in &mut moved {
+        let Here { answered, mut moved } = self.ask_home(sent, deadline).await;
+        let Answered { replies: answers, mut astray } = answered;
+        for (at, _) in moved.iter_mut().chain(&mut astray) {
             *at = order[*at];
         }
         replies.put_all(order, answers);
-        Here { replies: replies.finish(), moved }
+        Here { answered: Answered { replies: replies.finish(), astray }, moved }
     }
 
     /// Puts questions to their shards' threads.
     async fn ask_home(self: &Arc<Router>, questions: Vec<Addressed>, deadline: Instant) -> Here {
         let count = questions.len();
         let Some(sent) = self.home().send(questions, deadline) else {
-            return Here { replies: vec![reply(Outcome::Overloaded); count], moved: Vec::new() };
+            return Here::all(vec![reply(Outcome::Overloaded); count]);
         };
         let unknown = |_| vec![reply(Outcome::Unknown); count];
         let mut replies = sent.answers.await.unwrap_or_else(unknown);
+        let asked = &sent.enquiry.questions;
         // Nothing was taken of these: leadership is on its way to another node.
-        let moved = replies.iter().zip(&sent.enquiry.questions).enumerate();
-        let moved = moved.filter(|(_, (reply, _))| is_moving(reply));
-        let moved = moved.map(|(at, (_, asked))| (at, asked.clone())).collect();
+        let moved = those(&replies, asked, is_moving, Addressed::clone);
+        let astray = those(&replies, asked, is_misrouted, Addressed::clone);
         let dry = replies.iter().zip(&sent.enquiry.questions).enumerate();
         let dry = dry.filter(|(_, (reply, _))| is_dry(reply));
         let dry: Vec<_> =
@@ -393,7 +397,7 @@ impl Router {
                 replies[at] = reply;
             }
         }
-        Here { replies, moved }
+        Here { answered: Answered { replies, astray }, moved }
     }
 
     async fn elsewhere(
@@ -402,36 +406,40 @@ impl Router {
         questions: Vec<Addressed>,
         deadline: Instant,
         hop: Hop,
-    ) -> Vec<Reply> {
+    ) -> Answered {
         let count = questions.len();
+        let all = |outcome: Outcome| Answered::all(vec![reply(outcome); count]);
         let place = &self.places[usize::from(shard.0)];
         let leader = place.group.leader();
         if leader == Some(self.node) {
-            return vec![reply(Outcome::Paused(PauseReason::Moving)); count];
+            return all(Outcome::Paused(PauseReason::Moving));
         }
         // A caller sent after a leader that is silent would wait there until its deadline.
         let silent = place.fence.leader_is_silent();
         let leader = leader.filter(|_| !silent);
         let member = leader.and_then(|leader| self.members.read().get(&leader).cloned());
         let Some(member) = member else {
-            return vec![reply(Outcome::Paused(PauseReason::QuorumLost)); count];
+            return all(Outcome::Paused(PauseReason::QuorumLost));
         };
         match hop {
-            Hop::Redirect => {
-                let to = Outcome::Elsewhere { node: member.node, http: member.http_addr };
-                vec![reply(to); count]
-            }
+            Hop::Redirect => all(Outcome::Elsewhere { node: member.node, http: member.http_addr }),
             Hop::Forward => {
                 let link = self.link(&member);
                 // It could not be reached a moment ago: nobody waits for the next dial.
                 if link.is_down() {
-                    return vec![reply(Outcome::Paused(PauseReason::QuorumLost)); count];
+                    return all(Outcome::Paused(PauseReason::QuorumLost));
                 }
                 place.meter.forwarded(count);
                 let questions =
                     questions.into_iter().map(|asked| (asked.question, asked.consistency));
-                let questions = questions.collect();
-                forward(&link, shard, questions, deadline).await
+                let questions: Vec<_> = questions.collect();
+                let replies = forward(&link, shard, &questions, deadline).await;
+                let astray = those(&replies, &questions, is_misrouted, |asked| Addressed {
+                    shard,
+                    question: asked.0.clone(),
+                    consistency: asked.1,
+                });
+                Answered { replies, astray }
             }
         }
     }
@@ -490,54 +498,6 @@ fn address_of(member: &MemberSpec) -> Address {
         log_uuid: super::desk::uuid_bytes(&member.log_uuid).unwrap_or_default(),
         addr: member.peer_addr.clone(),
     }
-}
-
-/// Tells whether a shard was asked that does not own what the question names.
-fn is_misrouted(reply: &Reply) -> bool {
-    matches!(&reply.outcome, Outcome::Answered(Answer::Refused(crate::ledger::Refusal::NotOwner)))
-}
-
-/// Replies to many questions, put in their places as they come.
-#[derive(Debug)]
-struct Replies(Vec<Option<Reply>>);
-
-impl Replies {
-    fn new(count: usize) -> Replies {
-        Replies(std::iter::repeat_with(|| None).take(count).collect())
-    }
-
-    /// Tells whether there is none yet.
-    fn is_empty(&self) -> bool {
-        self.0.iter().all(Option::is_none)
-    }
-
-    fn put(&mut self, at: usize, reply: Reply) {
-        self.0[at] = Some(reply);
-    }
-
-    fn put_all(&mut self, order: Vec<usize>, replies: Vec<Reply>) {
-        for (at, reply) in order.into_iter().zip(replies) {
-            self.put(at, reply);
-        }
-    }
-
-    /// What has no reply by now is unknown.
-    fn finish(self) -> Vec<Reply> {
-        let lost = || reply(Outcome::Unknown);
-        self.0.into_iter().map(|one| one.unwrap_or_else(lost)).collect()
-    }
-}
-
-/// What this node made of the questions that it was asked.
-#[derive(Debug)]
-struct Here {
-    replies: Vec<Reply>,
-    /// Those of which nothing was taken because leadership moves, with their places.
-    moved: Vec<(usize, Addressed)>,
-}
-
-fn is_moving(reply: &Reply) -> bool {
-    matches!(reply.outcome, Outcome::Paused(PauseReason::Moving))
 }
 
 impl Place {

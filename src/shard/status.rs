@@ -3,7 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::desk::MemberSpec;
-use crate::ledger::{Figures, LeaderId, LogIndex, NodeId, PauseReason, ShardId, UnixMs};
+use crate::ledger::{
+    Figures, LeaderId, LogIndex, NodeId, PauseReason, SchemaRange, SchemaVersion, ShardId, UnixMs,
+};
 pub use crate::raft::Role;
 
 /// One node, as it sees itself and its cluster.
@@ -37,6 +39,24 @@ pub struct NodeStatus {
     pub abstains: Option<String>,
     /// Stock between the buckets of spread items.
     pub stock: StockTraffic,
+    /// The schema version.
+    pub schema: SchemaStatus,
+}
+
+/// The schema version that the cluster writes, and those that a node reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SchemaStatus {
+    /// What the cluster writes, as far as it has been applied here.
+    pub active: SchemaVersion,
+    /// What this node reads.
+    pub reads: SchemaRange,
+}
+
+impl Default for SchemaStatus {
+    fn default() -> SchemaStatus {
+        let reads = SchemaRange::up_to(SchemaVersion::NEWEST);
+        SchemaStatus { active: SchemaVersion::FIRST, reads }
+    }
 }
 
 /// Counts of transfers since the start, and of buyers who waited for them, on one node as leader.

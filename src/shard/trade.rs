@@ -317,7 +317,7 @@ fn next_share(layout: &Layout, own: &Level) -> Option<(BucketId, u64)> {
     Some((bucket, missing))
 }
 
-/// What a bucket has of its region's quota: even shares, the first buckets one more.
+/// What a bucket has of its region's quota.
 fn share_of(layout: &Layout, bucket: BucketId) -> Option<u64> {
     let region = layout.region_of(bucket)?;
     let buckets: Vec<BucketId> = layout
@@ -330,5 +330,41 @@ fn share_of(layout: &Layout, bucket: BucketId) -> Option<u64> {
     let quota = layout.view().regions.get(&name.name)?.quota;
     let count = buckets.len() as u64;
     let at = buckets.iter().position(|one| *one == bucket)? as u64;
-    Some(quota / count + u64::from(at < quota % count))
+    Some(part_of(quota, name.floor, count, at))
+}
+
+/// Even parts, the first ones a unit more. But the floor is granted to the region's first bucket,
+/// which must have the units for it: a bucket without a share of the floor lends all that it has.
+/// From there the floor travels with the stock to whoever asks.
+fn part_of(quota: u64, floor: u64, count: u64, at: u64) -> u64 {
+    let even = |units: u64, of: u64, at: u64| {
+        let more = units.checked_rem(of).is_some_and(|rest| at < rest);
+        units.checked_div(of).unwrap_or(0).saturating_add(u64::from(more))
+    };
+    let floor = floor.min(quota);
+    match at {
+        _ if even(quota, count, 0) >= floor => even(quota, count, at),
+        0 => floor,
+        _ => even(quota.saturating_sub(floor), count.saturating_sub(1), at.saturating_sub(1)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_a_quota_are_even_unless_the_first_bucket_needs_more_for_the_floor() {
+        let parts = |quota, floor, count| {
+            let parts: Vec<u64> = (0..count).map(|at| part_of(quota, floor, count, at)).collect();
+            assert_eq!(parts.iter().sum::<u64>(), quota);
+            parts
+        };
+        assert_eq!(parts(10, 0, 3), [4, 3, 3]);
+        assert_eq!(parts(10, 4, 3), [4, 3, 3]);
+        assert_eq!(parts(10, 5, 3), [5, 3, 2]);
+        assert_eq!(parts(4, 4, 2), [4, 0]);
+        assert_eq!(parts(7, 7, 1), [7]);
+        assert_eq!(parts(0, 0, 2), [0, 0]);
+    }
 }

@@ -270,12 +270,7 @@ impl Resize {
             return Some(roster);
         }
         let Some((id, operation)) = roster.running() else {
-            let queued =
-                |one: &&mut crate::ledger::NodeOperation| one.state == OperationState::Queued;
-            let next = roster.operations.values_mut().find(queued)?;
-            next.state = OperationState::Running;
-            next.changed_at = now;
-            return Some(roster);
+            return self.next_in_the_queue(roster, now).await;
         };
         let operation = operation.clone();
         if operation.step == OperationStep::Tell {
@@ -291,6 +286,24 @@ impl Resize {
         let step = crate::shard::next_step(operation.kind, operation.step);
         tracing::info!(operation = id, kind = ?operation.kind, ?step, "an operation goes on");
         enter(&mut roster, id, step, "", now);
+        Some(roster)
+    }
+
+    /// Lets the operation run whose machine has waited longest, if it still may.
+    async fn next_in_the_queue(&mut self, mut roster: Roster, now: UnixMs) -> Option<Roster> {
+        let mut all = roster.operations.iter();
+        let (id, _) = all.find(|(_, one)| one.state == OperationState::Queued)?;
+        let id = *id;
+        crate::shard::forget_the_gone(&mut roster, id);
+        let operation = roster.operations.get(&id)?.clone();
+        let sight = self.router.look_at(roster.clone()).await;
+        if let Err(rule) = crate::shard::may_take_its_turn(&operation, &sight) {
+            self.say(format!("operation {id} waits: {}: {}", rule.name, rule.words));
+            return None;
+        }
+        let next = roster.operations.get_mut(&id)?;
+        next.state = OperationState::Running;
+        next.changed_at = now;
         Some(roster)
     }
 

@@ -118,6 +118,21 @@ impl Fleet {
         .await;
     }
 
+    /// Waits until every running node is ready that was not removed and is not drained.
+    pub(crate) async fn wait_ready_but_removed(&self) {
+        for id in self.running() {
+            wait_for(&format!("node {id} is ready"), SOON, async || {
+                match self.caller(id).get("/readyz").await {
+                    Ok(ready) if ready.status == 200 => Ok(()),
+                    Ok(ready) if ready.text.contains("was removed") => Ok(()),
+                    Ok(ready) if ready.text.contains("it is drained") => Ok(()),
+                    other => Err(format!("{other:?}")),
+                }
+            })
+            .await;
+        }
+    }
+
     /// Waits until a node says that its part has ended, in its readiness and in every answer, and
     /// returns why.
     pub(crate) async fn says_why(&self, id: usize) -> String {

@@ -15,6 +15,8 @@ pub(crate) struct Reading {
     pub(crate) held: u8,
     pub(crate) sold: u8,
     pub(crate) floor: u8,
+    /// Floor that home has taken back while it was elsewhere.
+    pub(crate) floor_owed: u8,
     pub(crate) received: u8,
     pub(crate) written_off: u8,
     pub(crate) credits: u8,
@@ -69,6 +71,7 @@ impl Shelf {
             held: small(level.held),
             sold: small(level.sold),
             floor: small(level.floor),
+            floor_owed: small(level.floor_owed),
             received: small(level.received),
             written_off: small(level.written_off),
             credits: small(level.credits),

@@ -14,6 +14,8 @@ fn two() -> Scene {
         keys: vec![(0, 1), (1, 1)],
         unswept: false,
         bound: 2,
+        charters: Vec::new(),
+        lands: [0; BUCKETS],
     };
     Scene {
         called: "two buckets",

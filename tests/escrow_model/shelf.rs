@@ -98,6 +98,15 @@ pub(crate) enum Step {
     DeleteCommit {
         life: u8,
     },
+    /// The regions become those of this charter of the plan.
+    SetLayout {
+        charter: u8,
+    },
+    /// An image that home has made ([`Shelf::image_of`]), under this revision.
+    Image {
+        image: u8,
+        revision: u8,
+    },
 }
 
 /// What was answered, as far as a model asks.
@@ -134,7 +143,15 @@ pub(crate) struct Plan {
     pub(crate) unswept: bool,
     /// The most units in transit out of a bucket.
     pub(crate) bound: u8,
+    /// What the regions may become while the item lives; the first is how it is made, and buckets
+    /// belong to regions as `lands` says. None: the regions stay.
+    pub(crate) charters: Vec<Charter>,
+    /// The region of each bucket where there are charters.
+    pub(crate) lands: [u8; BUCKETS],
 }
+
+/// Each region's quota and floor; those that are not there are not opened.
+pub(crate) type Charter = Vec<(u8, u8)>;
 
 impl Plan {
     /// One bucket with one unit, which two keys ask for.
@@ -147,6 +164,8 @@ impl Plan {
             keys: vec![(0, 1), (0, 1)],
             unswept: false,
             bound: 1,
+            charters: Vec::new(),
+            lands: [0; BUCKETS],
         }
     }
 }
@@ -166,6 +185,7 @@ pub(crate) struct Shelf {
     regions: BTreeMap<String, RegionPlan>,
     infos: Vec<RegionInfo>,
     layout: Vec<BucketPlacement>,
+    images: Vec<Configure>,
     keys: Vec<String>,
     kept: Vec<Kept>,
     known: HashMap<(usize, u128), u32>,
@@ -181,32 +201,46 @@ impl Shelf {
         let home = home_shard(name.borrowed(), shards).0;
         let (mut regions, mut infos, mut layout) = (BTreeMap::new(), Vec::new(), Vec::new());
         let count = if plan.regions { plan.buckets } else { 1 };
-        for region in 0..count {
+        let first = plan.charters.first().cloned().unwrap_or_default();
+        for (region, plan) in plans_of(&first, &plan).into_iter().enumerate() {
+            infos.push(region_info(region, plan.floor));
+            regions.insert(format!("r{region}"), plan);
+        }
+        for region in 0..if first.is_empty() { count } else { 0 } {
             let buckets = if plan.regions { 1 } else { shards };
             let quota = if region == 0 { u64::from(plan.total) } else { 0 };
             let floor = u64::from(plan.floors[region]);
             let called = format!("r{region}");
-            infos.push(RegionInfo {
-                ordinal: RegionOrdinal(region as u16),
-                name: called.clone(),
-                default: region == 0,
-                closed: false,
-                floor,
-            });
+            infos.push(region_info(region, floor));
             regions.insert(called, RegionPlan { quota: quota.max(floor), floor, buckets });
         }
         // Quotas say where stock is meant to lie; here only their sum matters.
         let others: u64 = regions.values().skip(1).map(|plan| plan.quota).sum();
         regions.get_mut("r0").expect("there is one").quota = u64::from(plan.total) - others;
         for bucket in 0..shards {
-            let region = RegionOrdinal(if plan.regions { bucket } else { 0 });
+            let region = RegionOrdinal(plan.region(bucket.into()) as u16);
+            if usize::from(region.0) >= infos.len() {
+                continue;
+            }
             let shard = ShardId((home + bucket) % shards);
             layout.push(BucketPlacement { bucket: BucketId(bucket), shard, region });
         }
         let (kept, known, done) = (Vec::new(), HashMap::new(), HashMap::new());
-        let keys = Vec::new();
-        let mut shelf =
-            Shelf { plan, settings, name, home, regions, infos, layout, keys, kept, known, done };
+        let (keys, images) = (Vec::new(), Vec::new());
+        let mut shelf = Shelf {
+            plan,
+            settings,
+            name,
+            home,
+            regions,
+            infos,
+            layout,
+            images,
+            keys,
+            kept,
+            known,
+            done,
+        };
         shelf.find_keys();
         shelf
     }
@@ -227,9 +261,11 @@ impl Shelf {
             let owned = |view: &ItemView, key: &str| {
                 view.owner(Some(&region), None, key).is_some_and(|owner| owner.bucket == bucket)
             };
+            let opened = self.layout.iter().any(|place| place.bucket == bucket);
             let text = (0..)
                 .map(|n| format!("k{at}-{n}"))
-                .find(|key| owned(&view, key) && owned(&later, key))
+                // The only bucket of a region that is opened later owns every key.
+                .find(|key| !opened || (owned(&view, key) && owned(&later, key)))
                 .expect("hashes reach every bucket");
             self.keys.push(text);
         }
@@ -272,7 +308,29 @@ impl Shelf {
     }
 
     fn region_of(&self, bucket: u8) -> String {
-        format!("r{}", if self.plan.regions { bucket } else { 0 })
+        format!("r{}", self.plan.region(bucket.into()))
+    }
+
+    /// What home would send to the shard of that bucket now: an image, and its revision. `None`
+    /// when home has no copy there.
+    pub(crate) fn image_of(&mut self, home: u32, bucket: usize) -> Option<(u8, u8)> {
+        let query = Query::Copy { item: self.item(1), shard: self.shard_id(bucket) };
+        let Found::Copy(image) = self.load(home).query(&query) else { return None };
+        let revision = image.revision as u8;
+        let known = self.images.iter().position(|known| *known == *image);
+        let at = known.unwrap_or(self.images.len());
+        if known.is_none() {
+            self.images.push(*image);
+        }
+        Some((at as u8, revision))
+    }
+
+    /// Whether an image has a bucket, and whether it closes that one's region.
+    pub(crate) fn image_has(&self, image: u8, bucket: usize) -> Option<bool> {
+        let image = &self.images[usize::from(image)];
+        let place = image.layout.iter().find(|place| place.bucket == BucketId(bucket as u16))?;
+        let region = image.regions.iter().find(|info| info.ordinal == place.region)?;
+        Some(region.closed)
     }
 
     fn item(&self, life: u8) -> ItemRef {
@@ -387,7 +445,7 @@ impl Shelf {
                 quantity: units.into(),
                 acked: acked.into(),
                 if_sent: if_sent.into(),
-                same_region: !self.plan.regions,
+                same_region: self.plan.region(shard) == self.plan.region(to.into()),
                 bound: self.plan.bound.into(),
             }),
             Step::Accept { life, from, sent, floor } => Command::AcceptStock(AcceptStock {
@@ -416,7 +474,9 @@ impl Shelf {
             | Step::SetMode { .. }
             | Step::DeleteBegin { .. }
             | Step::DeleteAbort { .. }
-            | Step::DeleteCommit { .. } => self.command_of_item(step),
+            | Step::DeleteCommit { .. }
+            | Step::Image { .. } => self.command_of_item(step),
+            Step::SetLayout { charter } => self.set_layout(ledger, charter)?,
         })
     }
 
@@ -457,8 +517,30 @@ impl Shelf {
             Step::DeleteBegin { life } => Command::DeleteBegin(delete(life)),
             Step::DeleteAbort { life } => Command::DeleteAbort(delete(life)),
             Step::DeleteCommit { life } => Command::DeleteCommit(delete(life)),
+            Step::Image { image, revision } => {
+                let image = self.images[usize::from(image)].clone();
+                Command::Configure(Box::new(Configure { revision: revision.into(), ..image }))
+            }
             _ => Command::DefineSpread(self.define()),
         }
+    }
+
+    fn set_layout(&self, ledger: &Ledger, charter: u8) -> Option<Command> {
+        let Found::Item(item) = ledger.query(&Query::Item(self.name.clone())) else { return None };
+        let mut regions = BTreeMap::new();
+        let mut shards = BTreeMap::new();
+        let charter = &self.plan.charters[usize::from(charter)];
+        for (region, plan) in plans_of(charter, &self.plan).into_iter().enumerate() {
+            let called = format!("r{region}");
+            if !item.regions.contains_key(&called) {
+                let mine = (0..self.plan.buckets).filter(|at| self.plan.region(*at) == region);
+                shards.insert(called.clone(), mine.map(|at| self.shard_id(at)).collect());
+            }
+            regions.insert(called, plan);
+        }
+        let (name, if_revision) = (self.name.clone(), item.revision);
+        let item = item.number;
+        Some(Command::SetLayout(SetLayout { name, item, if_revision, regions, shards }))
     }
 
     fn hold(&self, ledger: &Ledger, key: u8) -> Option<HoldId> {
@@ -466,6 +548,36 @@ impl Shelf {
             Found::Receipt(Receipt::Committed(hold)) => Some(hold.id),
             _ => None,
         }
+    }
+}
+
+impl Plan {
+    /// A bucket's region.
+    pub(crate) fn region(&self, bucket: usize) -> usize {
+        match (self.charters.is_empty(), self.regions) {
+            (false, _) => self.lands[bucket].into(),
+            (true, true) => bucket,
+            (true, false) => 0,
+        }
+    }
+}
+
+/// A charter as it is asked for.
+fn plans_of(charter: &Charter, plan: &Plan) -> Vec<RegionPlan> {
+    let regions = charter.iter().enumerate().map(|(region, (quota, floor))| {
+        let mine = (0..plan.buckets).filter(|at| plan.region(*at) == region);
+        RegionPlan { quota: (*quota).into(), floor: (*floor).into(), buckets: mine.count() as u16 }
+    });
+    regions.collect()
+}
+
+fn region_info(region: usize, floor: u64) -> RegionInfo {
+    RegionInfo {
+        ordinal: RegionOrdinal(region as u16),
+        name: format!("r{region}"),
+        default: region == 0,
+        closed: false,
+        floor,
     }
 }
 

@@ -47,6 +47,8 @@ impl Tail {
             keys: waiters.filter(|(_, units)| *units > 0).collect(),
             unswept: false,
             bound: 7,
+            charters: Vec::new(),
+            lands: [0; BUCKETS],
         };
         Tail { shelf: Shelf::new(plan), stock, trap }
     }

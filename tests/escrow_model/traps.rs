@@ -53,6 +53,21 @@ pub(crate) enum Trap {
     AnswerOfAnotherRound,
     /// The audit adds what donors call in transit.
     AuditByDonorsCounters,
+    /// Stock moves within its region without its share of the floor: who gave it has less to keep,
+    /// and who got it has none, so that both lend it.
+    FloorLentTwice,
+    /// An old image is taken again: a floor that was taken back is granted once more.
+    FloorGrantedByAnOldImage,
+    /// A region that closes is erased, with the stock that is still in it.
+    StockOfClosedRegionLost,
+    /// What arrives at a closed region is thrown away, and told as accepted.
+    LateTransferToClosedRegion,
+    /// A deletion passes over a copy that has never answered: one of a region just opened.
+    CopyThatNeverAnsweredPassedOver,
+    /// The collector does not ask the buckets of closed regions.
+    ClosedRegionsLeftOut,
+    /// The collector does not count a floor that is lifted as a credit.
+    LiftedFloorIsNoCredit,
     /// A refusal on what is available less what is in flight.
     RefusalOnInFlight,
     /// A new leader refuses before it has applied an entry of its own.

@@ -436,7 +436,9 @@ impl World {
             }
             "void" => Command::Void(Void { scope: World::scope(line)? }),
             "advance" => Command::Advance,
-            "open" | "send" | "move" | "accept" | "settle" => self.escrow(line)?,
+            "open" | "send" | "move" | "accept" | "settle" | "claim" | "by_hand" => {
+                self.escrow(line, key)?
+            }
             _ => return self.spread(line),
         })
     }
@@ -511,7 +513,7 @@ impl World {
         Ok(Adjust { name, key, change, reason: line.text("reason").unwrap_or_default() })
     }
 
-    fn escrow(&self, line: &Line) -> Result<Command, String> {
+    fn escrow(&self, line: &Line, key: String) -> Result<Command, String> {
         let name = line.item()?;
         let (home, known) = self.numbers.get(&name).copied().ok_or("define it first")?;
         let item = ItemNumber(line.number_or("number", known.0)?);
@@ -531,20 +533,24 @@ impl World {
                 definition: World::definition(line)?,
                 revision: line.number_or("revision", 1)?,
             }),
-            "send" | "move" => {
+            "send" | "move" | "claim" | "by_hand" => {
+                let keyed = matches!(line.verb, "claim" | "by_hand");
                 let send = SendStock {
                     from: this("from")?,
                     to: that("to")?,
                     quantity: line.needed("qty")?,
                     acked: line.number_or("acked", 0)?,
-                    if_sent: line.needed("if_sent")?,
+                    if_sent: if keyed { 0 } else { line.needed("if_sent")? },
                     same_region: line.flag("same_region"),
                     bound: line.number_or("bound", 100)?,
                 };
-                if line.verb == "move" {
-                    Command::MoveStock(send)
-                } else {
-                    Command::SendStock(send)
+                let adjust =
+                    |change| Command::Adjust(Adjust { name, key, change, reason: String::new() });
+                match line.verb {
+                    "move" => Command::MoveStock(send),
+                    "claim" => adjust(Change::Claim(send)),
+                    "by_hand" => adjust(Change::Move(send)),
+                    _ => Command::SendStock(send),
                 }
             }
             "accept" => {

@@ -23,6 +23,10 @@ pub(crate) fn answer(answer: &Answer, name: Naming) -> String {
         Answer::Voided { replayed } => "voided".to_string() + replay_mark(*replayed),
         Answer::Advanced { swept } => format!("advanced swept={swept}"),
         Answer::BucketOpen => "bucket open".to_string(),
+        Answer::Moved { sent, sent_in_all, floor_sent, replayed } => {
+            let again = if *replayed { " replayed" } else { "" };
+            format!("moved S={sent} now S={sent_in_all} F={floor_sent}{again}")
+        }
         Answer::Sent { sent, floor_sent } => format!("sent S={sent} F={floor_sent}"),
         Answer::Accepted { accepted } => format!("accepted R={accepted}"),
         Answer::Settled => "settled".to_string(),

@@ -296,7 +296,8 @@ fn aim(command: &mut Command, guess: &Guess, holds: &[HoldId]) {
         | Command::DeleteAbort(_)
         | Command::DeleteCommit(_)
         | Command::MoveStock(_)
-        | Command::SetRoster(_) => {}
+        | Command::SetRoster(_)
+        | Command::SetSchema(_) => {}
     }
 }
 

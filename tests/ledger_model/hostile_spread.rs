@@ -78,7 +78,16 @@ fn of_copies() -> BoxedStrategy<Command> {
 }
 
 fn of_totals() -> BoxedStrategy<Command> {
+    let send = (bucket(), 0..4_u16, units(), units(), any::<bool>(), units()).prop_map(
+        |(from, to, quantity, acked, same_region, bound)| {
+            let (to, if_sent) = (BucketId(to), 0);
+            SendStock { from, to, quantity, acked, if_sent, same_region, bound }
+        },
+    );
+    let moved = (send, any::<bool>())
+        .prop_map(|(send, claims)| if claims { Change::Claim(send) } else { Change::Move(send) });
     let change = prop_oneof![
+        2 => moved,
         4 => units().prop_map(Change::Lower),
         1 => units().prop_map(Change::Raise),
         2 => (units(), ordinal()).prop_map(|(units, region)| Change::LowerIn { units, region }),

@@ -99,7 +99,8 @@ impl Model {
             | Command::DeleteAbort(_)
             | Command::DeleteCommit(_)
             | Command::MoveStock(_)
-            | Command::SetRoster(_) => unreachable!("not modelled"),
+            | Command::SetRoster(_)
+            | Command::SetSchema(_) => unreachable!("not modelled"),
         };
         said.unwrap_or_else(|refused| refused)
     }
@@ -136,7 +137,13 @@ impl Model {
                 }
                 (Change::Set { .. }, _) => "set_total",
                 (Change::Raise(_) | Change::Lower(_), _) => "delta",
-                (Change::RaiseIn { .. } | Change::LowerIn { .. }, _) => {
+                (
+                    Change::RaiseIn { .. }
+                    | Change::LowerIn { .. }
+                    | Change::Claim(_)
+                    | Change::Move(_),
+                    _,
+                ) => {
                     unreachable!("not modelled")
                 }
             };
@@ -146,7 +153,10 @@ impl Model {
         let target = match adjust.change {
             Change::Raise(units) => total + i128::from(units),
             Change::Lower(units) => total - i128::from(units),
-            Change::RaiseIn { .. } | Change::LowerIn { .. } => unreachable!("not modelled"),
+            Change::RaiseIn { .. }
+            | Change::LowerIn { .. }
+            | Change::Claim(_)
+            | Change::Move(_) => unreachable!("not modelled"),
             Change::Set { total, if_revision } => {
                 if !self.revisions.contains(&(item.number, if_revision, item.changes)) {
                     return no("revision-mismatch");

@@ -345,7 +345,11 @@ impl Life {
         let (units, region) = match change {
             Change::Raise(units) => (units, None),
             Change::RaiseIn { units, region } => (units, Some(usize::from(region.0))),
-            Change::Lower(_) | Change::LowerIn { .. } | Change::Set { .. } => {
+            Change::Lower(_)
+            | Change::LowerIn { .. }
+            | Change::Set { .. }
+            | Change::Claim(_)
+            | Change::Move(_) => {
                 return no("lower-in-steps");
             }
         };
@@ -388,7 +392,11 @@ impl Life {
                 (units as i64, Some(region), if known.closed { -1 } else { spare })
             }
             Change::Lower(units) => (units as i64, None, self.total - quotas),
-            Change::Raise(_) | Change::RaiseIn { .. } | Change::Set { .. } => return no("invalid"),
+            Change::Raise(_)
+            | Change::RaiseIn { .. }
+            | Change::Set { .. }
+            | Change::Claim(_)
+            | Change::Move(_) => return no("invalid"),
         };
         if units > spare || units == 0 || units > self.total {
             return no("invalid");

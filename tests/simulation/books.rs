@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use holdfast::api::{Hold, HoldState};
 use holdfast::runtime::now;
 
+use super::call::{Answer, Told};
 use super::plan::{ItemPlan, Plan};
-use super::world::{Answer, Told};
 
 /// Microseconds of virtual time.
 pub(crate) type Us = u64;

@@ -12,9 +12,10 @@ use rand::rngs::SmallRng;
 use serde_json::json;
 
 use super::books::{Books, HoldBook, hold_of, moment};
+use super::call::{Answer, Ask, Told};
 use super::judge::parsed;
 use super::plan::{ItemPlan, NODES, decision_stream, stream};
-use super::world::{Answer, Ask, Told, World};
+use super::world::World;
 
 /// How often a decision is sent before its client gives up on it.
 const TRIES: u32 = 8;
@@ -464,7 +465,7 @@ impl Client {
             let body = hold.or(problem).unwrap_or(Ok(serde_json::Value::Null));
             let one = Answer {
                 status: result.status,
-                commit: result.commit.as_deref().and_then(super::world::Commit::parse),
+                commit: result.commit.as_deref().and_then(super::call::Commit::parse),
                 replayed: result.replayed,
                 body: body.map_err(|error| error.to_string())?,
             };

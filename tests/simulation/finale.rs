@@ -14,9 +14,10 @@ use serde_json::json;
 use parking_lot::Mutex;
 
 use super::books::{Books, Refusal, moment};
+use super::call::{Answer, Ask, Told};
 use super::judge::parsed;
 use super::plan::{ItemPlan, NODES};
-use super::world::{Answer, Ask, Told, World};
+use super::world::World;
 
 /// After healing, every shard commits within this.
 const COMMIT_WITHIN: Duration = Duration::from_secs(10);
@@ -163,6 +164,7 @@ pub(crate) async fn commit_everywhere(world: &Arc<World>) -> Result<(), String> 
 /// Lets what sits in sockets arrive, opens every item, and waits until all replicas are level.
 pub(crate) async fn settle(world: &Arc<World>) -> Result<(), String> {
     runtime::sleep(SOCKET_MAX).await;
+    world.close_the_door();
     for item in &world.plan.items {
         let ask = Ask::new("POST", format!("/v1/items/{}/resume", item.name));
         ask_until(world, world.members_at()[0], ask, &[200]).await?;

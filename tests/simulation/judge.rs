@@ -6,7 +6,7 @@ use holdfast::api;
 use holdfast::runtime::since_start_ms;
 use parking_lot::Mutex;
 
-use super::world::{Answer, Ask, Commit};
+use super::call::{Answer, Ask, Commit};
 
 /// The wall clock at the beginning of every run: 2026-01-01T00:00:00Z.
 const EPOCH_MS: u64 = 1_767_225_600_000;

@@ -9,9 +9,11 @@
 
 pub(crate) mod books;
 pub(crate) mod buyers;
+pub(crate) mod call;
 pub(crate) mod cut;
 pub(crate) mod finale;
 pub(crate) mod judge;
+pub(crate) mod machine;
 pub(crate) mod nemesis;
 pub(crate) mod operators;
 pub(crate) mod plan;

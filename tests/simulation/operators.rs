@@ -11,9 +11,17 @@ use serde_json::json;
 
 use super::books::{Adjustment, Pause, moment};
 use super::buyers::{Client, Outcome};
+use super::call::{Ask, Told};
 use super::judge::parsed;
 use super::plan::{Kind, NODES, RegionPlan};
-use super::world::{Ask, Told};
+
+fn was_taken(told: &Told) -> bool {
+    matches!(told, Told::Answer(answer) if (200..300).contains(&answer.status))
+}
+
+fn is_done(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Answer(answer, _) if (200..300).contains(&answer.status))
+}
 
 impl Client {
     /// Does what an operator does.
@@ -28,32 +36,51 @@ impl Client {
     }
 
     /// Moves a leadership, asks for a checkpoint, drains a node or lets it lead again, makes a
-    /// voter a learner or a learner a voter. The cluster says what it can do now.
+    /// voter a learner or a learner a voter, or has a lost node replaced. The cluster says what it
+    /// can do now.
     async fn change_nodes(&mut self) {
-        let node = self.rng.random_range(1..=NODES);
+        let machine = self.rng.random_range(0..NODES);
+        let node = self.world.machines[machine].node_id().0;
         let shard = self.rng.random_range(0..self.world.plan.shards);
-        // Where a member may be lost for good, two voters would be too few.
+        let victim = self.world.plan.victim;
+        let is_replacing = self.rng.random_ratio(1, 3);
+        if is_replacing && self.world.is_lost(victim) && !self.world.is_coming(victim) {
+            return self.replace(victim).await;
+        }
+        // The victim may be lost for good, and of two voters none may: only it becomes a learner.
         let loses = |kind: &Kind| matches!(kind, Kind::Wipe | Kind::BitFlip);
-        let may_lose = self.world.plan.kinds.iter().any(loses);
-        let may_demote = !may_lose;
+        let may_demote = machine == victim || !self.world.plan.kinds.iter().any(loses);
         let of_shard = |word: &str| format!("/admin/v1/shards/{shard}/{word}");
         let of_node = |word: &str| format!("/admin/v1/nodes/{node}/{word}");
-        let path = match self.rng.random_range(0..10) {
-            0..4 => of_shard("leader"),
-            4 => of_shard("checkpoint"),
-            // Nor is anybody drained there: with a third lost, the drained one does not stand, and
-            // the other may lack what it has (seed 24131; open, in the same file).
-            5 if !may_lose => of_node("drain"),
-            6 => of_node("undrain"),
-            7..9 if may_demote => of_node("demote?allow_fewer=true"),
-            _ => of_node("promote"),
+        let (word, path) = match self.rng.random_range(0..10) {
+            0..4 => ("leader", of_shard("leader")),
+            4 => ("checkpoint", of_shard("checkpoint")),
+            5 => ("drain", of_node("drain")),
+            6 => ("undrain", of_node("undrain")),
+            7..9 if may_demote => ("demote", of_node("demote?allow_fewer=true")),
+            _ => ("promote", of_node("promote")),
         };
         let mut ask = Ask::new("POST", path);
-        if ask.path.ends_with("/leader") {
+        if word == "leader" {
             ask.body = Some(json!({ "node": node }));
         }
         let at = self.any_node();
-        self.world.call(at, ask).await;
+        let told = self.world.call(at, ask).await;
+        self.world.ordered(word, was_taken(&told));
+    }
+
+    /// Lets an empty machine take the place of the node that was lost on it.
+    async fn replace(&mut self, lost: usize) {
+        let node = self.world.machines[lost].node_id().0;
+        let ask = Ask::new("POST", format!("/admin/v1/nodes/{node}/replace"));
+        let at = self.any_node();
+        let told = self.world.call(at, ask).await;
+        self.world.ordered("replace", was_taken(&told));
+        let Told::Answer(answer) = told else { return };
+        let token = answer.body.get("token").and_then(|token| token.as_str());
+        if let Some(token) = token.filter(|_| self.world.is_lost(lost)) {
+            self.world.bring_in(lost, token);
+        }
     }
 
     /// Reads the layout of a spread item.
@@ -111,7 +138,8 @@ impl Client {
         ask.if_match = Some(layout.revision);
         // Sent once: the revision that it stands on makes a second copy harmless, and useless.
         let node = self.any_node();
-        self.world.call(node, ask).await;
+        let told = self.world.call(node, ask).await;
+        self.world.ordered("layout", was_taken(&told));
     }
 
     /// Moves stock by hand.
@@ -132,13 +160,12 @@ impl Client {
         let mut ends = buckets.sample(&mut self.rng, 2).copied();
         let (Some(from), Some(to)) = (ends.next(), ends.next()) else { return };
         drop(ends);
-        let pair = known.transfers.iter().find(|one| (one.from, one.to) == (from, to));
-        let sent = pair.map_or(0, |pair| pair.sent);
         let quantity = self.rng.random_range(1..=known.bound.max(1));
-        let body = json!({"from": from, "to": to, "quantity": quantity, "if_sent": sent});
-        let ask =
-            Ask { body: Some(body), ..Ask::new("POST", format!("/v1/items/{name}/transfers")) };
-        self.insist(&ask).await;
+        let body = json!({"from": from, "to": to, "quantity": quantity});
+        let key = self.fresh_key();
+        let ask = Ask::post(format!("/v1/items/{name}/transfers"), &key, body);
+        let outcome = self.insist(&ask).await;
+        self.world.ordered("transfer", is_done(&outcome));
     }
 
     async fn adjust(&mut self) {
@@ -156,6 +183,7 @@ impl Client {
             books.adjustments.len() - 1
         };
         let outcome = self.insist(&ask).await;
+        self.world.ordered("adjust", is_done(&outcome));
         let mut books = self.books.lock();
         match outcome {
             Outcome::Answer(answer, _) if answer.status == 200 => {
@@ -181,6 +209,7 @@ impl Client {
         // Sent once: a copy in some socket could pause the item again later.
         let node = self.any_node();
         let told = self.world.call(node, pause).await;
+        self.world.ordered("pause", was_taken(&told));
         let at = match &told {
             Told::Answer(answer) if answer.status == 200 => {
                 let mut books = self.books.lock();

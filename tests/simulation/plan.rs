@@ -172,6 +172,11 @@ pub(crate) struct Plan {
     pub(crate) unrest_per_thousand: u32,
     /// Of a hundred decisions, how many are an operator's.
     pub(crate) operators: u32,
+    /// The age of the last acknowledgement at which a leader pauses, less than the lease.
+    pub(crate) pause_after_ms: u64,
+    /// The size of a segment of the log. In small ones some runs need a second, and a full disk has
+    /// no room for it.
+    pub(crate) segment_bytes: u64,
     /// The only machine whose pages, log or disk are lost: somebody must have good ones.
     pub(crate) victim: usize,
 }
@@ -235,6 +240,8 @@ impl Plan {
             unrest_per_thousand: one_of(rng, &[0, 0, 20, 200, 600]),
             operators: one_of(rng, &[0, 6, 20]),
             victim: rng.random_range(0..NODES),
+            pause_after_ms: one_of(rng, &[300, 300, 150, 399]),
+            segment_bytes: one_of(rng, &[1 << 20, 64 << 10]),
         };
         plan.leave_out(cut);
         plan
@@ -263,6 +270,8 @@ impl Plan {
             unrest_per_thousand: 0,
             operators: 0,
             victim: 0,
+            pause_after_ms: 300,
+            segment_bytes: 1 << 20,
         }
     }
 
@@ -322,14 +331,15 @@ impl Plan {
             ),
             format!(
                 "all the time: wire ≤ {:?} with {} spikes a million, syncs of {:?}, impatience \
-                 {} ‰, unrest {} ‰, checkpoints after {} commands or {} ms",
+                 {} ‰, unrest {} ‰, checkpoints after {} commands or {} ms, a pause after {} ms",
                 self.wire.delay_max,
                 self.wire.spikes_per_million,
                 self.sync,
                 self.impatience,
                 self.unrest_per_thousand,
                 self.checkpoint_commands,
-                self.checkpoint_interval_ms
+                self.checkpoint_interval_ms,
+                self.pause_after_ms
             ),
         ];
         lines.extend(self.items.iter().map(ItemPlan::line));

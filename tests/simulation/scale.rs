@@ -17,11 +17,12 @@ use holdfast::runtime::{self, Rt, life, now};
 use openraft_rt::AsyncRuntime as _;
 use serde_json::json;
 
+use super::call::{Ask, Told};
 use super::cut::Cut;
 use super::finale;
 use super::plan::{ItemPlan, NODES, Plan};
 use super::trace::Trace;
-use super::world::{Ask, Told, World};
+use super::world::World;
 
 /// What a command costs the thread of its shard.
 const COMMAND: Duration = Duration::from_micros(2);

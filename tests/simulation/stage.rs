@@ -8,28 +8,33 @@ use std::time::Duration;
 use holdfast::api::{Hold, HoldState};
 use holdfast::ledger::NodeId;
 use holdfast::raft::bear_witness;
-use holdfast::runtime::{self, Rt, life};
+use holdfast::runtime::{self, Instant, Rt, life, now};
 use openraft_rt::AsyncRuntime as _;
+use parking_lot::Mutex;
 use rand::RngExt as _;
 use serde_json::json;
 
 use super::books::hold_of;
+use super::call::{Ask, Told};
 use super::cut::Cut;
 use super::finale;
 use super::judge::parsed;
 use super::plan::{ItemPlan, NODES, Plan, stream};
 use super::trace::Trace;
 use super::verdict::Verdict;
-use super::world::{Ask, Told, World};
+use super::world::World;
 
 /// A scene under a seed.
 pub(crate) type Scene = fn(u64, Trace) -> Verdict;
 
 /// Every scene by its name.
-pub(crate) const SCENES: [(&str, Scene); 3] = [
+pub(crate) const SCENES: [(&str, Scene); 6] = [
     ("retry-after-exhaustion", retry_after_exhaustion),
     ("stopped-leader", stopped_leader),
     ("attempt-after-its-void", attempt_after_its_void),
+    ("newest-on-the-drained", newest_on_the_drained),
+    ("late-acknowledgement", late_acknowledgement),
+    ("another-machine", another_machine),
 ];
 
 /// Plays a scene by its name.
@@ -64,6 +69,8 @@ where
     F: Future<Output = Result<(), String>>,
 {
     let mut plan = Plan::bare(seed, shards, vec![item]);
+    // As near to the lease as a configuration may bring it.
+    plan.pause_after_ms = if seed.is_multiple_of(4) { 399 } else { 300 };
     plan.unrest_per_thousand = u32::try_from(seed % 3 * 200).unwrap_or(0);
     life::take_panics();
     life::unrest(seed, plan.unrest_per_thousand);
@@ -152,7 +159,9 @@ fn retry_after_exhaustion(seed: u64, trace: Trace) -> Verdict {
         let own = NodeId(at as u64 + 1);
         let kind = rng.random_range(0..3);
         match kind {
-            0 => world.kill(at),
+            0 => {
+                world.kill(at);
+            }
             1 => world.life(at).into_iter().for_each(|life| life.stop()),
             _ => peers.iter().for_each(|peer| {
                 world.wire.partition(own, *peer, true);
@@ -272,6 +281,205 @@ fn attempt_after_its_void(seed: u64, trace: Trace) -> Verdict {
             }
         }
     })
+}
+
+/// One of three nodes is drained, another is cut off and lags, and the third, which leads, loses
+/// everything: the drained one alone has all that was acknowledged (seed 24131). The shard is led
+/// again, and not by the drained one for long.
+fn newest_on_the_drained(seed: u64, trace: Trace) -> Verdict {
+    play((seed, trace), 1, ticket(20, 1), async |world: Arc<World>| {
+        let mut rng = stream(seed, 53);
+        let lost = leader(&world).await?;
+        let step = rng.random_range(1..NODES);
+        let (drained, lagging) = ((lost + step) % NODES, (lost + NODES - step) % NODES);
+        let drain = Ask::new("POST", format!("/admin/v1/nodes/{}/drain", drained + 1));
+        until(&world, &drain, 202).await?;
+        runtime::sleep(Duration::from_millis(rng.random_range(300..1_500))).await;
+        let node = |at: usize| NodeId(at as u64 + 1);
+        for other in [lost, drained] {
+            world.wire.partition(node(lagging), node(other), true);
+            world.wire.partition(node(other), node(lagging), true);
+        }
+        let mut holds = Vec::new();
+        for number in 0..rng.random_range(1..4) {
+            let key = format!("k{number}");
+            let told = until(&world, &place(&key, &key, 2_000), 201).await?;
+            holds.push(hold_in(&told).ok_or("a 201 without its hold")?);
+        }
+        if world.leads(lost) == 0 {
+            return Err("another leads by now: the scene is not what it was to be".to_owned());
+        }
+        world.kill(lost);
+        world.wipe(lost);
+        world.wire.heal();
+        for hold in holds {
+            until(&world, &Ask::get(format!("/v1/holds/{}", hold.id)), 200).await?;
+        }
+        for _ in 0..100 {
+            if world.leads(lagging) == 1 && world.leads(drained) == 0 {
+                return Ok(());
+            }
+            runtime::sleep(Duration::from_millis(50)).await;
+        }
+        Err("the drained node goes on to lead".to_owned())
+    })
+}
+
+/// Asks some nodes in turn until one releases a hold, and tells when it was known.
+async fn released(world: &Arc<World>, by: [usize; 2], hold: &Hold) -> Result<Instant, String> {
+    for attempt in 0..2_000 {
+        let ask = Ask { deadline_ms: 100, ..release(hold) };
+        let told = world.call(by[attempt % 2], ask).await;
+        if matches!(&told, Told::Answer(answer) if answer.status == 200) {
+            return Ok(now());
+        }
+        runtime::sleep(Duration::from_millis(2)).await;
+    }
+    Err("nobody releases the hold".to_owned())
+}
+
+/// The disk of a follower is slow, longer than a lease in half of the seeds, and in the middle of a
+/// burst of entries the leader is cut off, or stands still and goes on. Whatever the follower's
+/// late acknowledgements are taken for: once another has released the only unit, the old leader
+/// refuses nobody and tells no hold from its memory.
+fn late_acknowledgement(seed: u64, trace: Trace) -> Verdict {
+    play((seed, trace), 1, ticket(1, 1), async |world: Arc<World>| {
+        let mut rng = stream(seed, 54);
+        let (ms, us) = (Duration::from_millis, Duration::from_micros);
+        let old = leader(&world).await?;
+        let told = until(&world, &place("a", "a", 2_000), 201).await?;
+        let hold = hold_in(&told).ok_or("a 201 without its hold")?;
+        let Told::Answer(granted) = &told else { return Err("no answer".to_owned()) };
+        let deposed = granted.commit.ok_or("a 201 without its commit")?.leader();
+        let others = [(old + 1) % NODES, (old + 2) % NODES];
+        let slow = others[rng.random_range(0..2)];
+        let sync = if seed.is_multiple_of(2) { 450..900 } else { 1..60 };
+        world.machines[slow].disk.set_sync_delay(ms(rng.random_range(sync)));
+        for number in 0..60 {
+            let (world, at) = (Arc::clone(&world), us(rng.random_range(0..80_000)));
+            drop(life::spawn_in_the_world(async move {
+                runtime::sleep(at).await;
+                world.call(old, probe(number)).await;
+            }));
+        }
+        runtime::sleep(us(rng.random_range(1_000..70_000))).await;
+        let node = |at: usize| NodeId(at as u64 + 1);
+        let (stops, restarts) = (rng.random_ratio(1, 3), rng.random_ratio(1, 2));
+        let stopped = world.life(old).filter(|_| stops);
+        match &stopped {
+            Some(life) => life.stop(),
+            None => others.iter().for_each(|at| world.wire.partition(node(old), node(*at), true)),
+        }
+        // What a follower has sent still arrives for a while.
+        runtime::sleep(us(rng.random_range(0..500_000))).await;
+        if stopped.is_none() {
+            others.iter().for_each(|at| world.wire.partition(node(*at), node(old), true));
+        }
+        if restarts {
+            // It promised nobody anything that it still knows of.
+            let other = others[rng.random_range(0..2)];
+            world.kill(other);
+            world.start(other);
+        }
+        world.machines[slow].disk.set_sync_delay(world.plan.sync);
+        let releasing = {
+            let (world, hold) = (Arc::clone(&world), hold.clone());
+            life::spawn_in_the_world(async move { released(&world, others, &hold).await })
+        };
+        let known = Arc::new(Mutex::new(None));
+        let noted = Arc::clone(&known);
+        let waiting = life::spawn_in_the_world(async move {
+            let released = releasing.await.map_err(|error| error.to_string())??;
+            *noted.lock() = Some(released);
+            Ok::<(), String>(())
+        });
+        if let Some(life) = stopped {
+            waiting.await.map_err(|error| error.to_string())??;
+            runtime::sleep(us(rng.random_range(0..2_000_000))).await;
+            life.go_on();
+        }
+        let ends = now() + ms(3_000);
+        for number in 0.. {
+            if now() > ends {
+                break;
+            }
+            let (asked, key) = (now(), format!("c{number}"));
+            let is_late = || known.lock().is_some_and(|released| released < asked);
+            let told = world.call(old, place(&key, &key, 20)).await;
+            // The next leader may refuse: the unit may be taken again by then.
+            if let Told::Answer(answer) = &told
+                && matches!(answer.slug(), "sold-out" | "insufficient-stock")
+                && answer.commit.is_some_and(|commit| commit.leader() == deposed)
+                && is_late()
+            {
+                return Err(format!("refused from the past: {answer:?}"));
+            }
+            let asked = Ask { deadline_ms: 20, ..Ask::get(format!("/v1/holds/{}", hold.id)) };
+            let read = world.call(old, asked).await;
+            let state = hold_in(&read).map(|hold| hold.state);
+            if state == Some(HoldState::Held) && is_late() {
+                return Err(format!("read from the past: {read:?}"));
+            }
+        }
+        Ok(())
+    })
+}
+
+/// A node loses everything, and its empty machine comes in as another one. Callers of the new node
+/// are served by whoever leads (seed 40206: the members took it for a stranger for as long as its
+/// first connections lasted), and it votes: the death of one more node stops nothing.
+fn another_machine(seed: u64, trace: Trace) -> Verdict {
+    play((seed, trace), 2, ticket(20, 2), async |world: Arc<World>| {
+        let mut rng = stream(seed, 55);
+        let lost = rng.random_range(0..NODES);
+        let others = [(lost + 1) % NODES, (lost + 2) % NODES];
+        world.kill(lost);
+        world.wipe(lost);
+        let replace = Ask::new("POST", format!("/admin/v1/nodes/{}/replace", lost + 1));
+        let Told::Answer(answer) = until(&world, &replace, 202).await? else {
+            return Err("no answer".to_owned());
+        };
+        let token = answer.body["token"].as_str().ok_or("an order without its token")?;
+        world.bring_in(lost, token);
+        let served = async || {
+            for number in 0..100 {
+                let key = format!("through-the-new-{number}");
+                let told = world.call(lost, place(&key, &key, 500)).await;
+                if matches!(&told, Told::Answer(answer) if matches!(answer.status, 201 | 409)) {
+                    return Ok(());
+                }
+                runtime::sleep(Duration::from_millis(50)).await;
+            }
+            Err("whoever calls the new node is not served".to_owned())
+        };
+        served().await?;
+        until_idle(&world).await?;
+        let gone = others[rng.random_range(0..2)];
+        world.kill(gone);
+        served().await
+    })
+}
+
+/// Waits until no operation on the nodes is under way; 30 s at most.
+async fn until_idle(world: &Arc<World>) -> Result<(), String> {
+    for attempt in 0..600 {
+        let told = world.call(attempt % NODES, Ask::get("/admin/v1/operations")).await;
+        if let Told::Answer(answer) = &told
+            && let Some(all) = answer.body["operations"].as_array()
+            && all.iter().all(|one| one["state"] == "done")
+        {
+            return Ok(());
+        }
+        runtime::sleep(Duration::from_millis(50)).await;
+    }
+    Err("an operation on the nodes does not end".to_owned())
+}
+
+/// Makes an entry in the log that the only item is in, and touches nothing of it.
+fn probe(number: u32) -> Ask {
+    let key = format!("burst-{number}");
+    let ask = Ask::post("/v1/items/probe-0/holds", &key, json!({"quantity": 1}));
+    Ask { deadline_ms: 200, ..ask }
 }
 
 /// Units that no entry made appear in the memory of one node (or of all). Not a scene: the judges

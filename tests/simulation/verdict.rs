@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use holdfast::runtime::since_start_ms;
 
+use super::plan::Kind;
 use super::world::World;
 
 /// What a run leaves.
@@ -23,6 +24,12 @@ pub(crate) struct Verdict {
     pub(crate) decisions: u32,
     /// Faults by kind.
     pub(crate) faults: BTreeMap<String, u32>,
+    /// Of these, those that changed something.
+    pub(crate) effects: BTreeMap<String, u32>,
+    /// Orders of operators: how many were sent, and how many were taken.
+    pub(crate) orders: BTreeMap<String, (u32, u32)>,
+    /// Empty machines that came in in the place of a lost node.
+    pub(crate) joins: u32,
     /// Leaderships that wrote entries, over all shards.
     pub(crate) leaderships: usize,
     /// Entries, each counted once, at each of which conservation was looked at.
@@ -39,6 +46,11 @@ impl Verdict {
     pub(crate) fn of(world: &World) -> Verdict {
         let broken = world.judge.verdict();
         let faults = world.tally.faults.lock();
+        let effects = world.tally.effects.lock();
+        let orders = world.tally.orders.lock();
+        let by_name = |counts: &BTreeMap<Kind, u32>| {
+            counts.iter().map(|(kind, times)| (format!("{kind:?}"), *times)).collect()
+        };
         let stocks = world.stocks.lock();
         Verdict {
             seed: world.plan.seed,
@@ -47,7 +59,10 @@ impl Verdict {
             broken,
             calls: world.tally.calls.load(Ordering::Relaxed),
             decisions: world.tally.decisions.load(Ordering::Relaxed),
-            faults: faults.iter().map(|(kind, times)| (format!("{kind:?}"), *times)).collect(),
+            faults: by_name(&faults),
+            effects: by_name(&effects),
+            orders: orders.iter().map(|(word, count)| ((*word).to_owned(), *count)).collect(),
+            joins: world.tally.joins.load(Ordering::Relaxed),
             leaderships: world.judge.leaderships(),
             entries: stocks.entries,
             moved: stocks.moved(),

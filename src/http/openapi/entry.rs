@@ -158,6 +158,7 @@ impl Book {
             Route::UndrainNode => self.begun("Lets a drained node lead again", false),
             Route::ReplaceNode => self.replace_node(),
             Route::Join => self.join_cluster(),
+            Route::Upgrade => self.at_once("Takes the cluster to the next schema version"),
             Route::ListShards => self.seen::<api::ShardList>("Lists the shards and their members"),
             Route::MoveLeader => self.move_leader(),
             Route::CheckpointShard => self.at_once("Makes a checkpoint of a shard on its leader"),

@@ -35,7 +35,7 @@ impl Book {
             )
             .says(202, "Done at home, on its way to the others: `Location` names it.", layout)
             .changing()
-            .or(&[K::NotFound, K::RevisionMismatch, K::PreconditionRequired])
+            .or(&[K::NotFound, K::RevisionMismatch, K::PreconditionRequired, K::StockCommitted])
     }
 
     pub(super) fn read_item_operation(&mut self) -> Entry {
@@ -57,11 +57,10 @@ impl Book {
 
     pub(super) fn move_stock(&mut self) -> Entry {
         let (moved, body) = (self.add::<api::MovedStock>(), self.add::<api::MoveStock>());
-        let summary = "Moves stock between two buckets. `if_sent` makes it happen once: a retry \
-             with the same is refused when the first was done";
-        Entry::new("layout", summary)
+        Entry::new("layout", "Moves stock between two buckets, once per key")
+            .keyed()
             .body(body, Required::True)
-            .like(json!({"from": 0, "to": 1, "quantity": 5, "if_sent": 0}))
+            .like(json!({"from": 0, "to": 1, "quantity": 5}))
             .says(200, "Moved.", moved.clone())
             .says(202, "Sent; it arrives by itself.", moved)
             .changing()

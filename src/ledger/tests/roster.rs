@@ -92,3 +92,54 @@ fn roster_comes_back_from_its_page_and_is_part_of_the_digest() {
     let back = loaded(&old, settings()).expect("whole");
     assert_eq!((back.roster().revision, back.digest()), (1, digest));
 }
+
+fn raise(to: u16, if_revision: u64) -> Command {
+    let members = SetRoster { if_revision, before: None, roster: roster() };
+    Command::SetSchema(Box::new(SetSchema { to: SchemaVersion(to), members }))
+}
+
+#[test]
+fn schema_version_goes_up_by_one_with_the_roster_it_was_judged_by_and_never_back() {
+    let mut shard = Shard::new(settings());
+    assert_eq!(shard.ledger.schema(), SchemaVersion::FIRST);
+    shard.one(1_000, set(0, &roster()));
+    let stale = shard.one(1_001, raise(2, 0));
+    assert_eq!(stale, Answer::Refused(Refusal::RevisionMismatch { revision: 1 }));
+    for wrong in [1, 3] {
+        let answer = shard.one(1_002, raise(wrong, 1));
+        assert!(matches!(answer, Answer::Refused(Refusal::Invalid { .. })), "{wrong}: {answer:?}");
+    }
+    assert_eq!(shard.one(1_003, raise(2, 1)), Answer::Noted);
+    assert_eq!((shard.ledger.schema(), shard.ledger.roster().revision), (SchemaVersion(2), 2));
+    // Whoever was judged by the roster of before is judged anew.
+    let stale = shard.one(1_004, set(1, &roster()));
+    assert_eq!(stale, Answer::Refused(Refusal::RevisionMismatch { revision: 2 }));
+    let again = shard.one(1_005, raise(2, 2));
+    assert!(matches!(again, Answer::Refused(Refusal::Invalid { .. })), "{again:?}");
+}
+
+#[test]
+fn schema_version_comes_back_from_its_page_and_is_part_of_the_digest() {
+    let mut shard = Shard::new(settings());
+    shard.one(1_000, set(0, &roster()));
+    let first = whole(&mut shard.ledger);
+    let pages = |database: &Database| database.keys().cloned().collect::<Vec<_>>();
+    let before = shard.ledger.digest();
+    // A cut that was begun before the raise shows the version as it was.
+    shard.ledger.begin_cut(Turn::A, true);
+    shard.one(1_001, raise(2, 1));
+    assert_ne!(shard.ledger.digest(), before);
+    let mut old = Database::new();
+    loop {
+        let pages = shard.ledger.take_cut(1);
+        if pages.is_empty() {
+            break;
+        }
+        write(&mut old, pages);
+    }
+    assert_eq!(pages(&old), pages(&first), "version 1 has no page of its own");
+    let back = loaded(&old, settings()).expect("whole");
+    assert_eq!((back.schema(), back.digest()), (SchemaVersion::FIRST, before));
+    let back = loaded(&whole(&mut shard.ledger), settings()).expect("whole");
+    assert_eq!((back.schema(), back.digest()), (SchemaVersion(2), shard.ledger.digest()));
+}

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::{DatabaseState, Kind, LogVerdict, Seen, ShardFacts};
-use crate::ledger::NodeId;
+use crate::ledger::{NodeId, SchemaRange, SchemaVersion};
 use crate::shard::{MemberSpec, uuid_hex};
 use crate::storage::IdentityError;
 
@@ -47,6 +47,7 @@ pub(super) fn judge(seen: &Seen, dir: &Path) -> Vec<Finding> {
     }
     let judge = Judge { seen, dir };
     findings.extend(given_up(seen));
+    findings.extend(schema(seen));
     findings.extend(judge.identity());
     findings.extend(judge.log());
     findings.extend(judge.members());
@@ -79,6 +80,26 @@ fn given_up(seen: &Seen) -> Vec<Finding> {
         ));
     }
     findings
+}
+
+/// Whether this build reads what the cluster writes.
+fn schema(seen: &Seen) -> Option<Finding> {
+    let reads = SchemaRange::up_to(SchemaVersion::NEWEST);
+    match &seen.schema {
+        Ok(active) if reads.has(*active) => None,
+        Ok(active) => Some(finding(
+            Severity::Broken,
+            format!("the cluster writes schema version {active}; this holdfast reads {reads}"),
+            "a node that cannot read what the others write takes no part, and does not start",
+            format!("install a holdfast that reads schema version {active}; nothing here is lost"),
+        )),
+        Err(error) => Some(finding(
+            Severity::Broken,
+            format!("the file `schema` cannot be read: {error}"),
+            "the node does not start without knowing which schema version its cluster writes",
+            "if the disk is sound, remove this one file: the log says the same",
+        )),
+    }
 }
 
 struct Judge<'a> {

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::{members, roll};
-use crate::ledger::{LeaderId, NodeId, ShardId};
+use super::{members, roll, schema};
+use crate::ledger::{LeaderId, NodeId, SchemaVersion, ShardId};
 use crate::raft::VoteTold;
 use crate::shard::{MemberSpec, uuid_hex};
 use crate::storage::identity::{FORMAT, IDENTITY_FILE};
@@ -61,6 +61,8 @@ pub struct Inspection {
     pub members: Vec<MemberFacts>,
     /// The write-ahead log.
     pub log: Option<LogFacts>,
+    /// The schema version that the cluster had come to, as far as the node has written it down.
+    pub schema_version: u16,
     /// The shards, in order.
     pub shards: Vec<ShardFacts>,
     /// The disk.
@@ -182,7 +184,9 @@ pub struct DiskFacts {
 }
 
 /// Names that a node makes in its directory.
-const OURS: [&str; 14] = [
+const OURS: [&str; 16] = [
+    "schema",
+    "schema.tmp",
     "joining",
     "joining.tmp",
     "removed",
@@ -218,6 +222,7 @@ pub fn inspect(dir: &Path, how: &Closeness) -> Result<Inspection, DataDirError> 
     };
     seen.removed = roll::read_removal(disk.as_ref(), dir)
         .unwrap_or_else(|error| Some(format!("the file that says why cannot be read: {error}")));
+    seen.schema = schema::read(disk.as_ref(), dir);
     seen.is_retired = names.iter().any(|name| name == crate::storage::visit::RETIRED_FILE);
     if seen.kind == Kind::Node {
         look_into(&mut seen, disk.as_ref(), dir, how);
@@ -240,6 +245,8 @@ struct Seen {
     is_retired: bool,
     /// Why the node was removed from its cluster, when it was.
     removed: Option<String>,
+    /// The schema version that the cluster had come to.
+    schema: Result<SchemaVersion, io::Error>,
 }
 
 impl Default for Seen {
@@ -254,6 +261,7 @@ impl Default for Seen {
             shards: Vec::new(),
             is_retired: false,
             removed: None,
+            schema: Ok(SchemaVersion::FIRST),
         }
     }
 }
@@ -284,6 +292,7 @@ impl Seen {
                 format: FORMAT,
             }),
             findings,
+            schema_version: self.schema.unwrap_or_default().0,
             log: self.log,
             shards: self.shards,
             disk: self.disk,

@@ -8,7 +8,10 @@ use super::order::Rejected;
 use super::preflight::Rule;
 use super::progress::enter;
 use super::token::read_token;
-use crate::ledger::{NodeId, OperationState, OperationStep, Roster, SeatRole, UnixMs};
+use crate::ledger::{
+    NodeId, OperationKind, OperationState, OperationStep, Roster, SchemaRange, SchemaVersion,
+    SeatRole, UnixMs,
+};
 use crate::runtime::Instant;
 use crate::shard::desk::MemberSpec;
 use crate::shard::router::Router;
@@ -17,7 +20,7 @@ use crate::shard::router::Router;
 const TRIES: usize = 8;
 
 /// What a new machine says of itself.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
     /// The token.
     pub token: String,
@@ -30,6 +33,8 @@ pub struct Claim {
     pub http_addr: String,
     /// Its region.
     pub region: String,
+    /// The schema versions that it reads.
+    pub reads: SchemaRange,
 }
 
 /// What it is told.
@@ -47,9 +52,10 @@ fn rule<T>(name: &'static str, words: impl Into<String>) -> Result<T, Rule> {
     Err(Rule { name, words: words.into() })
 }
 
-/// Writes a claim into a roster. `None`: it stands there already.
+/// Writes a claim into a roster of a cluster that writes this schema version. `None`: it stands
+/// there already.
 pub(crate) fn admit(
-    roster: &Roster,
+    (roster, active): (&Roster, SchemaVersion),
     claim: &Claim,
     (operation, print): (u64, u128),
     now: UnixMs,
@@ -58,6 +64,14 @@ pub(crate) fn admit(
     let Some(known) = roster.operations.get(&operation) else {
         return rule("token-is-known", format!("the cluster knows no such token: {ANOTHER}"));
     };
+    let used = || rule("token-is-new", format!("the token was used or given up: {ANOTHER}"));
+    let Some(ticket) = known.ticket else { return used() };
+    if ticket.print != print {
+        return rule("token-is-known", format!("the cluster knows no such token: {ANOTHER}"));
+    }
+    if !claim.reads.has(active) {
+        return rule("schema-version", claim.reads.beyond(active));
+    }
     let seat = roster.nodes.get(&known.node);
     // It has come before: the answer was lost, or it was restarted.
     if let Some(seat) = seat.filter(|seat| seat.log_uuid == claim.log_uuid)
@@ -65,14 +79,21 @@ pub(crate) fn admit(
     {
         return Ok((known.node, None));
     }
-    let Some(ticket) = known.ticket.filter(|_| known.state == OperationState::Waiting) else {
-        return rule("token-is-new", format!("the token was used or given up: {ANOTHER}"));
-    };
-    if ticket.print != print {
-        return rule("token-is-known", format!("the cluster knows no such token: {ANOTHER}"));
+    if known.state != OperationState::Waiting {
+        return used();
     }
     if now >= ticket.expires_at {
         return rule("token-is-valid", format!("the token has expired: {ANOTHER}"));
+    }
+    if let Some(seat) = seat.filter(|seat| !seat.region.is_empty() && seat.region != claim.region) {
+        return rule(
+            "region-is-invited",
+            format!(
+                "the token is for a machine of region {}, and this one is of {}: set node.region, \
+                 or {ANOTHER}",
+                seat.region, claim.region
+            ),
+        );
     }
     let taken = roster.nodes.iter().find(|(node, seat)| {
         let here = matches!(seat.role, SeatRole::Learner | SeatRole::Voter | SeatRole::Leaving);
@@ -101,11 +122,26 @@ pub(crate) fn admit(
         seat.region.clone_from(&claim.region);
     }
     if let Some(operation) = next.operations.get_mut(&operation) {
-        operation.ticket = None;
         operation.state = if idle { OperationState::Running } else { OperationState::Queued };
     }
     enter(&mut next, operation, OperationStep::Learn, "", now);
+    forget_the_gone(&mut next, operation);
     Ok((node, Some((next, expires_at))))
+}
+
+/// Makes an operation whose other node was removed meanwhile what is left of it: a node more.
+pub(crate) fn forget_the_gone(roster: &mut Roster, id: u64) {
+    let Roster { operations, nodes, .. } = roster;
+    let Some(operation) = operations.get_mut(&id) else { return };
+    let Some(replaced) = operation.replaces else { return };
+    let stays =
+        |seat: &crate::ledger::Seat| matches!(seat.role, SeatRole::Voter | SeatRole::Learner);
+    if operation.step <= OperationStep::CatchUp && !nodes.get(&replaced).is_some_and(stays) {
+        operation.kind = OperationKind::Add;
+        operation.replaces = None;
+        operation.note =
+            format!("node {replaced} was removed meanwhile: this one comes all the same");
+    }
 }
 
 /// Gives up every invitation whose token has run out; tells whether there was one.
@@ -148,7 +184,8 @@ impl Router {
             let read = self.read_roster(deadline).await;
             let (roster, now) = read.map_err(Rejected::Unavailable)?;
             let token = (operation, self.ticket_print(operation, &token));
-            let (node, change) = admit(&roster, &claim, token, now)?;
+            let active = self.schema_of(&roster, deadline).await?;
+            let (node, change) = admit((&roster, active), &claim, token, now)?;
             let seated = match change {
                 None => roster,
                 Some((next, before)) => {
@@ -172,9 +209,10 @@ impl Router {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::{NodeOperation, OperationKind, Seat, Ticket};
+    use crate::ledger::{NodeOperation, Seat, Ticket};
 
     const PRINT: u128 = 77;
+    const FIRST: SchemaVersion = SchemaVersion::FIRST;
 
     fn roster() -> Roster {
         let operation = NodeOperation {
@@ -211,28 +249,34 @@ mod tests {
             peer_addr: format!("{at}:1"),
             http_addr: format!("{at}:2"),
             region: "eu".to_owned(),
+            reads: SchemaRange::up_to(FIRST),
         }
     }
 
     #[test]
     fn token_lets_one_machine_in_and_the_same_machine_again() {
         let before = roster();
-        let (node, change) = admit(&before, &claim(4, "d"), (2, PRINT), UnixMs(10)).expect("in");
+        let seen = (&before, FIRST);
+        let (node, change) = admit(seen, &claim(4, "d"), (2, PRINT), UnixMs(10)).expect("in");
         let (after, _) = change.expect("a change");
         assert_eq!((node, after.nodes[&node].role), (NodeId(4), SeatRole::Learner));
         assert_eq!(after.operations[&2].state, OperationState::Running);
         assert_eq!(after.operations[&2].step, OperationStep::Learn);
-        let again = admit(&after, &claim(4, "d"), (2, PRINT), UnixMs(9_999)).expect("the same");
+        let seen = (&after, FIRST);
+        let again = admit(seen, &claim(4, "d"), (2, PRINT), UnixMs(9_999)).expect("the same");
         assert_eq!(again, (NodeId(4), None));
-        let other = admit(&after, &claim(5, "e"), (2, PRINT), UnixMs(11)).expect_err("another");
+        let other = admit(seen, &claim(5, "e"), (2, PRINT), UnixMs(11)).expect_err("another");
         assert_eq!(other.name, "token-is-new");
+        // Who knows the log but not the token learns nothing.
+        let forged = admit(seen, &claim(4, "d"), (2, PRINT + 1), UnixMs(11)).expect_err("forged");
+        assert_eq!(forged.name, "token-is-known");
     }
 
     #[test]
     fn wrong_late_and_doubled_claims_are_refused_each_for_its_reason() {
         let before = roster();
         let judged = |claim: &Claim, operation, print, now| {
-            let judged = admit(&before, claim, (operation, print), UnixMs(now));
+            let judged = admit((&before, FIRST), claim, (operation, print), UnixMs(now));
             judged.expect_err("refused").name
         };
         assert_eq!(judged(&claim(4, "d"), 9, PRINT, 10), "token-is-known");
@@ -247,9 +291,46 @@ mod tests {
         let mut running = before.operations[&2].clone();
         running.state = OperationState::Running;
         before.operations.insert(1, running);
-        let (_, change) = admit(&before, &claim(4, "d"), (2, PRINT), UnixMs(10)).expect("in");
+        let seen = (&before, FIRST);
+        let (_, change) = admit(seen, &claim(4, "d"), (2, PRINT), UnixMs(10)).expect("in");
         let (after, _) = change.expect("a change");
         assert_eq!(after.operations[&2].state, OperationState::Queued);
+    }
+
+    #[test]
+    fn machine_that_cannot_read_what_the_cluster_writes_is_told_both_figures() {
+        let before = roster();
+        let seen = (&before, SchemaVersion(2));
+        let told = admit(seen, &claim(4, "d"), (2, PRINT), UnixMs(10)).expect_err("too old");
+        assert_eq!(told.name, "schema-version");
+        assert!(told.words.contains("schema version is 2"), "{told:?}");
+        assert!(told.words.contains("reads 1 to 1"), "{told:?}");
+    }
+
+    #[test]
+    fn invitation_for_one_region_lets_a_machine_of_that_region_in_and_no_other() {
+        let mut before = roster();
+        before.nodes.get_mut(&NodeId(4)).expect("invited").region = "us".to_owned();
+        let seen = (&before, FIRST);
+        let told = admit(seen, &claim(4, "d"), (2, PRINT), UnixMs(10)).expect_err("of eu");
+        assert_eq!(told.name, "region-is-invited");
+        before.nodes.get_mut(&NodeId(4)).expect("invited").region = "eu".to_owned();
+        let seen = (&before, FIRST);
+        assert!(admit(seen, &claim(4, "d"), (2, PRINT), UnixMs(10)).is_ok());
+    }
+
+    #[test]
+    fn replacement_of_a_node_that_was_removed_meanwhile_is_one_node_more() {
+        let mut before = roster();
+        let operation = before.operations.get_mut(&2).expect("waits");
+        operation.kind = OperationKind::Replace;
+        operation.replaces = Some(NodeId(1));
+        before.nodes.get_mut(&NodeId(1)).expect("there").role = SeatRole::Removed;
+        let seen = (&before, FIRST);
+        let (_, change) = admit(seen, &claim(4, "d"), (2, PRINT), UnixMs(10)).expect("in");
+        let (after, _) = change.expect("a change");
+        let operation = &after.operations[&2];
+        assert_eq!((operation.kind, operation.replaces), (OperationKind::Add, None));
     }
 
     #[test]

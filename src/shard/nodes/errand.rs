@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::report::{NodeReport, ReplicaReport, Sight};
 use crate::codec;
-use crate::ledger::{NodeId, ROSTER_SHARD, Roster, SeatRole, ShardId};
+use crate::ledger::{NodeId, ROSTER_SHARD, Roster, SchemaRange, SeatRole, ShardId};
 use crate::peer::{Conversation, PeerId, ReplyTo};
 use crate::runtime::{self, Instant};
 use crate::shard::desk::MemberSpec;
@@ -41,6 +41,8 @@ pub(crate) enum Errand {
     Moved(MemberSpec),
     /// How do I stand? The only one that a stranger may ask.
     Standing,
+    /// Which schema versions it reads.
+    Schema,
 }
 
 /// What is answered.
@@ -49,6 +51,7 @@ pub(crate) enum Errands {
     Report(NodeReport),
     Done(Result<String, String>),
     Standing(Standing),
+    Schema(SchemaRange),
 }
 
 /// How a node stands in the cluster, as another knows it.
@@ -98,21 +101,37 @@ fn stranger_words(roster: &Roster, peer: &PeerId) -> String {
     }
 }
 
-/// The conversation with a stranger.
+/// Begins the conversation with a member; `None` while the peer is none.
+type LetIn = Box<dyn Fn() -> Option<Box<dyn Conversation>> + Send>;
+
+/// The conversation with a stranger, until it is a member: a machine that has just been let in
+/// comes before everybody has heard of it, and its connection stays.
 pub struct Lobby {
     router: Arc<Router>,
     peer: PeerId,
+    let_in: LetIn,
+    inside: Option<Box<dyn Conversation>>,
 }
 
 impl Lobby {
-    /// Lets a stranger ask how it stands.
-    pub fn new(router: Arc<Router>, peer: PeerId) -> Lobby {
-        Lobby { router, peer }
+    /// Lets a stranger ask how it stands; `let_in` is asked with each call whether it still is one.
+    pub fn new(
+        router: Arc<Router>,
+        peer: PeerId,
+        let_in: impl Fn() -> Option<Box<dyn Conversation>> + Send + 'static,
+    ) -> Lobby {
+        Lobby { router, peer, let_in: Box::new(let_in), inside: None }
     }
 }
 
 impl Conversation for Lobby {
     fn frame(&mut self, kind: u16, body: Bytes, reply: ReplyTo) {
+        if self.inside.is_none() {
+            self.inside = (self.let_in)();
+        }
+        if let Some(inside) = &mut self.inside {
+            return inside.frame(kind, body, reply);
+        }
         let asked = (kind == ERRAND_FRAME).then(|| codec::decode::<Errand>(&body).ok()).flatten();
         let known = self.router.with_roster(|roster| match asked {
             Some(Errand::Standing) if roster.nodes.contains_key(&self.peer.node) => {
@@ -123,6 +142,12 @@ impl Conversation for Lobby {
         match known {
             Ok(standing) => answer(reply, &Errands::Standing(standing)),
             Err(why) => reply.refuse(why),
+        }
+    }
+
+    fn closed(&mut self) {
+        if let Some(inside) = &mut self.inside {
+            inside.closed();
         }
     }
 }
@@ -172,6 +197,7 @@ impl Router {
             }
             Errand::Moved(member) => Errands::Done(self.move_seat(member).await),
             Errand::Standing => Errands::Standing(Standing::Member),
+            Errand::Schema => Errands::Schema(self.reads_here()),
         }
     }
 
@@ -240,21 +266,33 @@ impl Router {
 
     /// Asks every node of a roster how its replicas are.
     pub async fn look_at(self: &Arc<Router>, roster: Roster) -> Sight {
-        let seated = roster
-            .nodes
-            .iter()
-            .filter(|(_, seat)| seat.role != SeatRole::Removed && seat.role != SeatRole::Invited);
-        let specs: Vec<MemberSpec> = seated.map(|(node, seat)| spec(*node, seat)).collect();
+        let specs: Vec<MemberSpec> = present(&roster).collect();
         let asked = specs.iter().map(|member| async {
             let deadline = runtime::now() + REPORT_MAX;
             match self.send_errand(member, Errand::Report, deadline).await {
                 Ok(Errands::Report(report)) => Some((member.node, report)),
-                Ok(Errands::Done(_) | Errands::Standing(_)) | Err(_) => None,
+                Ok(Errands::Done(_) | Errands::Standing(_) | Errands::Schema(_)) | Err(_) => None,
             }
         });
         let told = futures_util::future::join_all(asked).await;
         let told: BTreeMap<NodeId, NodeReport> = told.into_iter().flatten().collect();
-        Sight { roster, shards: self.shard_count(), told }
+        let (schema, reads) = (self.schema_here().0, BTreeMap::new());
+        Sight { roster, shards: self.shard_count(), told, schema, reads }
+    }
+
+    /// Asks every node of a roster which schema versions it reads.
+    pub(crate) async fn ask_schemas(
+        self: &Arc<Router>,
+        roster: &Roster,
+    ) -> BTreeMap<NodeId, SchemaRange> {
+        let asked = present(roster).map(|member| async move {
+            let deadline = runtime::now() + REPORT_MAX;
+            match self.send_errand(&member, Errand::Schema, deadline).await {
+                Ok(Errands::Schema(reads)) => Some((member.node, reads)),
+                Ok(Errands::Done(_) | Errands::Standing(_) | Errands::Report(_)) | Err(_) => None,
+            }
+        });
+        futures_util::future::join_all(asked).await.into_iter().flatten().collect()
     }
 
     /// Tells a node that it was removed.
@@ -304,7 +342,7 @@ impl Router {
             match self.send_errand(member, Errand::Moved(own.clone()), deadline).await {
                 Ok(Errands::Done(Ok(_))) => return Ok(()),
                 Ok(Errands::Done(Err(why))) | Err(why) => last = why,
-                Ok(Errands::Report(_) | Errands::Standing(_)) => {}
+                Ok(Errands::Report(_) | Errands::Standing(_) | Errands::Schema(_)) => {}
             }
         }
         Err(last)
@@ -319,12 +357,26 @@ impl Router {
             let deadline = runtime::now() + REPORT_MAX;
             match self.send_errand(member, Errand::Standing, deadline).await {
                 Ok(Errands::Standing(Standing::Ended(why))) => Some(why),
-                Ok(Errands::Standing(Standing::Member) | Errands::Done(_) | Errands::Report(_))
+                Ok(
+                    Errands::Standing(Standing::Member)
+                    | Errands::Done(_)
+                    | Errands::Report(_)
+                    | Errands::Schema(_),
+                )
                 | Err(_) => None,
             }
         });
         futures_util::future::join_all(asked).await.into_iter().flatten().next()
     }
+}
+
+/// The nodes of a roster that are there.
+fn present(roster: &Roster) -> impl Iterator<Item = MemberSpec> + '_ {
+    let seated = roster
+        .nodes
+        .iter()
+        .filter(|(_, seat)| seat.role != SeatRole::Removed && seat.role != SeatRole::Invited);
+    seated.map(|(node, seat)| spec(*node, seat))
 }
 
 /// A seat as the rest of the node knows a member.

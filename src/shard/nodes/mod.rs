@@ -9,12 +9,14 @@ mod preflight;
 mod progress;
 mod report;
 mod token;
+mod upgrade;
 
-pub(crate) use admit::expire;
 pub use admit::{Admission, Claim};
+pub(crate) use admit::{expire, forget_the_gone};
 pub(crate) use errand::{ERRAND_FRAME, removed_words};
 pub use errand::{Lobby, Standing, spec, standing};
 pub use order::{Order, Ordered, Rejected, Ruling};
+pub(crate) use preflight::may_take_its_turn;
 pub use preflight::{Plan, Rule, kind_word, plan};
 pub use progress::{StepView, enter, next_step, progress, standing_of, step_words, steps_of};
 pub use report::{NodeReport, ReplicaReport, Sight, quorum};

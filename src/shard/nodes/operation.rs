@@ -52,16 +52,19 @@ pub(super) fn begin(
         other.changed_at = now;
     }
     let (node, replaces, valid) = match order {
-        Order::Add { valid, .. } => (invite(roster, now), None, Some(*valid)),
-        Order::Replace { node, valid } => (invite(roster, now), Some(*node), Some(*valid)),
+        Order::Add { valid, region, .. } => {
+            (invite(roster, region.as_deref(), now), None, Some(*valid))
+        }
+        Order::Replace { node, valid } => (invite(roster, None, now), Some(*node), Some(*valid)),
         Order::Promote { node }
         | Order::Demote { node, .. }
         | Order::Drain { node }
         | Order::Undrain { node }
         | Order::Remove { node, .. } => (*node, None, None),
-        Order::Cancel { .. } | Order::Transfer { .. } | Order::Checkpoint { .. } => {
-            (NodeId(0), None, None)
-        }
+        Order::Cancel { .. }
+        | Order::Transfer { .. }
+        | Order::Checkpoint { .. }
+        | Order::Upgrade => (NodeId(0), None, None),
     };
     let ticket = valid.map(|valid| Ticket {
         print: print_of(tag_key, id, secret),
@@ -99,11 +102,12 @@ pub(super) fn begin(
     id
 }
 
-/// Gives an id.
-fn invite(roster: &mut Roster, now: UnixMs) -> NodeId {
+/// Gives an id, to a machine of that region if one is named.
+fn invite(roster: &mut Roster, region: Option<&str>, now: UnixMs) -> NodeId {
     let node = NodeId(roster.next_node);
     roster.next_node = roster.next_node.saturating_add(1);
-    roster.nodes.insert(node, Seat { since: now, ..Seat::default() });
+    let region = region.unwrap_or_default().to_owned();
+    roster.nodes.insert(node, Seat { since: now, region, ..Seat::default() });
     node
 }
 

@@ -30,6 +30,8 @@ pub enum Order {
         learner: bool,
         /// How long the token lets somebody in.
         valid: Duration,
+        /// The one region that it lets a machine of in.
+        region: Option<String>,
     },
     /// A learner is to vote.
     Promote {
@@ -84,6 +86,8 @@ pub enum Order {
         /// The shard.
         shard: ShardId,
     },
+    /// Takes the cluster to the next schema version.
+    Upgrade,
 }
 
 impl Order {
@@ -98,7 +102,10 @@ impl Order {
             Order::Undrain { .. } => Some(OperationKind::Undrain),
             Order::Remove { .. } => Some(OperationKind::Remove),
             Order::Replace { .. } => Some(OperationKind::Replace),
-            Order::Cancel { .. } | Order::Transfer { .. } | Order::Checkpoint { .. } => None,
+            Order::Cancel { .. }
+            | Order::Transfer { .. }
+            | Order::Checkpoint { .. }
+            | Order::Upgrade => None,
         }
     }
 
@@ -114,7 +121,8 @@ impl Order {
             | Order::Replace { .. }
             | Order::Cancel { .. }
             | Order::Transfer { .. }
-            | Order::Checkpoint { .. } => return false,
+            | Order::Checkpoint { .. }
+            | Order::Upgrade => return false,
         };
         self.kind() == Some(running.kind) && node == running.node
     }
@@ -142,7 +150,8 @@ impl Order {
             | Order::Replace { .. }
             | Order::Cancel { .. }
             | Order::Transfer { .. }
-            | Order::Checkpoint { .. } => false,
+            | Order::Checkpoint { .. }
+            | Order::Upgrade => false,
         }
     }
 }
@@ -255,7 +264,16 @@ impl Router {
         deadline: Instant,
     ) -> Result<bool, Rejected> {
         let set = SetRoster { if_revision: roster.revision, before, roster };
-        let question = Question::from(Command::SetRoster(Box::new(set)));
+        self.set(Command::SetRoster(Box::new(set)), deadline).await
+    }
+
+    /// Changes what stands in shard 0 about the nodes, if the roster is still as it was read.
+    pub(super) async fn set(
+        self: &Arc<Router>,
+        command: Command,
+        deadline: Instant,
+    ) -> Result<bool, Rejected> {
+        let question = Question::from(command);
         let reply = self.ask_shard(ROSTER_SHARD, question, deadline).await;
         match reply.outcome {
             Outcome::Answered(Answer::Noted) => Ok(true),
@@ -289,7 +307,11 @@ impl Router {
     pub async fn sight(self: &Arc<Router>, deadline: Instant) -> Result<(Sight, UnixMs), Rejected> {
         let read = self.read_roster(deadline).await;
         let (roster, now) = read.map_err(Rejected::Unavailable)?;
-        Ok((self.look_at(roster).await, now))
+        let schema = self.schema_of(&roster, deadline).await?;
+        let (seen, reads) =
+            futures_util::future::join(self.look_at(roster.clone()), self.ask_schemas(&roster))
+                .await;
+        Ok((Sight { schema, reads, ..seen }, now))
     }
 
     /// Judges an order and, unless it is a rehearsal, takes it. `secret` is random.
@@ -311,6 +333,7 @@ impl Router {
             Order::Checkpoint { shard } => {
                 return self.checkpoint_of(*shard, rehearsal, deadline).await;
             }
+            Order::Upgrade => return self.upgrade(rehearsal, deadline).await,
             Order::Cancel { .. }
             | Order::Add { .. }
             | Order::Promote { .. }
@@ -418,7 +441,7 @@ impl Router {
             Ok(Errands::Done(Err(words))) => {
                 Err(Rejected::Rule(Rule { name: "leader-can-change", words }))
             }
-            Ok(Errands::Report(_) | Errands::Standing(_)) => {
+            Ok(Errands::Report(_) | Errands::Standing(_) | Errands::Schema(_)) => {
                 Err(Rejected::Unknown("another question was answered".to_owned()))
             }
             Err(error) => Err(Rejected::Unavailable(error)),

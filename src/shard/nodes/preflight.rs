@@ -8,7 +8,9 @@ use std::collections::BTreeSet;
 use super::order::Order;
 use super::progress::{step_words, steps_of};
 use super::report::{Sight, quorum};
-use crate::ledger::{NodeId, OperationKind, OperationState, SeatRole};
+use crate::ledger::{
+    NodeId, NodeOperation, OperationKind, OperationState, SchemaVersion, SeatRole,
+};
 
 /// Fewer voters survive no death.
 const VOTERS_MIN: usize = 3;
@@ -31,7 +33,7 @@ pub struct Plan {
     pub warnings: Vec<String>,
 }
 
-fn broken<T>(name: &'static str, words: String) -> Result<T, Rule> {
+pub(super) fn broken<T>(name: &'static str, words: String) -> Result<T, Rule> {
     Err(Rule { name, words })
 }
 
@@ -43,21 +45,11 @@ fn broken<T>(name: &'static str, words: String) -> Result<T, Rule> {
 pub fn plan(order: &Order, sight: &Sight) -> Result<Plan, Rule> {
     let Some(kind) = order.kind() else { return Ok(Plan::default()) };
     not_beside_another(order, sight)?;
-    for shard in sight.all_shards() {
-        if sight.leader(shard).is_none() {
-            return broken(
-                "every-shard-has-a-leader",
-                format!(
-                    "shard {shard} has no leader with a fresh quorum: a change of the nodes needs \
-                     one. Look at `holdfast status`"
-                ),
-            );
-        }
-    }
+    every_shard_is_led(sight)?;
     let mut warnings = Vec::new();
     let names = match order {
-        Order::Add { .. } => {
-            add(sight, &mut warnings)?;
+        Order::Add { region, .. } => {
+            add(region.as_deref(), sight, &mut warnings)?;
             "the new node".to_owned()
         }
         Order::Promote { node } => promote(*node, sight, &mut warnings)?,
@@ -70,10 +62,28 @@ pub fn plan(order: &Order, sight: &Sight) -> Result<Plan, Rule> {
         Order::Undrain { node } => undrain(*node, sight)?,
         Order::Remove { node, fewer } => remove(*node, *fewer, sight, &mut warnings)?,
         Order::Replace { node, .. } => replace(*node, sight, &mut warnings)?,
-        Order::Cancel { .. } | Order::Transfer { .. } | Order::Checkpoint { .. } => String::new(),
+        Order::Cancel { .. }
+        | Order::Transfer { .. }
+        | Order::Checkpoint { .. }
+        | Order::Upgrade => String::new(),
     };
     let steps = steps_of(kind).iter().map(|step| format!("{names}: {}", step_words(*step)));
     Ok(Plan { steps: steps.collect(), warnings })
+}
+
+/// Nothing is changed through a minority.
+pub(super) fn every_shard_is_led(sight: &Sight) -> Result<(), Rule> {
+    let lacks = sight.all_shards().find(|shard| sight.leader(*shard).is_none());
+    match lacks {
+        None => Ok(()),
+        Some(shard) => broken(
+            "every-shard-has-a-leader",
+            format!(
+                "shard {shard} has no leader with a fresh quorum: a change of the nodes needs \
+                 one. Look at `holdfast status`"
+            ),
+        ),
+    }
 }
 
 /// One operation at a time; but one that holds a node up is no reason to keep it.
@@ -131,7 +141,19 @@ fn voter(node: NodeId, sight: &Sight) -> Result<String, Rule> {
     }
 }
 
-fn add(sight: &Sight, warnings: &mut Vec<String>) -> Result<(), Rule> {
+fn add(region: Option<&str>, sight: &Sight, warnings: &mut Vec<String>) -> Result<(), Rule> {
+    let needs = SchemaVersion::REGION_INVITED;
+    if let Some(region) = region.filter(|_| sight.schema < needs) {
+        return broken(
+            "schema-version",
+            format!(
+                "an invitation for region {region} needs schema version {needs}, and the cluster \
+                 writes {}: an older node would let any machine in by it. Bring every node to a \
+                 version that reads {needs}, then run `holdfast cluster upgrade`",
+                sight.schema
+            ),
+        );
+    }
     let voters = sight.voters().len();
     if voters % 2 == 1 {
         warnings.push(format!(
@@ -178,6 +200,31 @@ fn promote(node: NodeId, sight: &Sight, warnings: &mut Vec<String>) -> Result<St
         warnings.push(format!("{after} voters survive as many deaths as {}", after - 1));
     }
     Ok(format!("node {node}"))
+}
+
+/// Judges an operation whose machine came while another one ran, when its turn has come.
+pub(crate) fn may_take_its_turn(operation: &NodeOperation, sight: &Sight) -> Result<(), Rule> {
+    every_shard_is_led(sight)?;
+    let mut after = sight.voters();
+    match operation.kind {
+        OperationKind::Add => {}
+        OperationKind::Replace => {
+            after.retain(|node| Some(*node) != operation.replaces);
+        }
+        OperationKind::AddLearner
+        | OperationKind::Promote
+        | OperationKind::Demote
+        | OperationKind::Drain
+        | OperationKind::Undrain
+        | OperationKind::Remove => return Ok(()),
+    }
+    after.insert(operation.node);
+    let (all, alive, needs) = (after.len(), alive_of(&after, sight), quorum(after.len()));
+    if alive < needs {
+        let words = format!("would leave {alive} of {all} voters alive: needs {needs}");
+        return broken("quorum", words);
+    }
+    Ok(())
 }
 
 fn alive_of(voters: &BTreeSet<NodeId>, sight: &Sight) -> usize {
@@ -358,7 +405,7 @@ mod tests {
             shards: (0..2).map(|shard| replica(*node, shard)).collect(),
         };
         let told = alive.iter().map(|node| (NodeId(*node), report(node))).collect();
-        Sight { roster, shards: 2, told }
+        Sight { roster, shards: 2, told, ..Sight::default() }
     }
 
     const VOTERS: [(u64, SeatRole); 5] = [
@@ -485,7 +532,8 @@ mod tests {
         assert_eq!(refused.name, "one-operation-at-a-time");
         assert!(refused.words.contains("operation 4 (add of node 5)"), "{refused:?}");
         assert!(plan(&remove(5), &seen).is_ok(), "the node that does not come");
-        let add = Order::Add { learner: false, valid: Duration::from_secs(60) };
+        let valid = Duration::from_secs(60);
+        let add = Order::Add { learner: false, valid, region: None };
         assert!(plan(&add, &seen).is_ok(), "an invitation waits for its turn");
     }
 }

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::ledger::{LeaderId, LogIndex, NodeId, Roster, SeatRole, ShardId};
+use crate::ledger::{
+    LeaderId, LogIndex, NodeId, Roster, SchemaRange, SchemaVersion, SeatRole, ShardId,
+};
 
 /// One node's word on its replicas.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,6 +51,10 @@ pub struct Sight {
     pub shards: u16,
     /// The nodes that answered, and what they said.
     pub told: BTreeMap<NodeId, NodeReport>,
+    /// The schema version that the cluster writes.
+    pub schema: SchemaVersion,
+    /// The schema versions that each node reads, of those that were asked.
+    pub reads: BTreeMap<NodeId, SchemaRange>,
 }
 
 impl Sight {
@@ -66,6 +72,14 @@ impl Sight {
     /// Tells whether a node answered.
     pub fn is_alive(&self, node: NodeId) -> bool {
         self.told.contains_key(&node)
+    }
+
+    /// Returns the schema versions that a node reads; `None` when it does not answer. A build from
+    /// before there were several answers, and does not say.
+    pub fn reads_of(&self, node: NodeId) -> Option<SchemaRange> {
+        let first = || SchemaRange::up_to(SchemaVersion::FIRST);
+        let says = self.reads.get(&node).copied();
+        says.or_else(|| self.is_alive(node).then(first))
     }
 
     /// Returns the nodes that are to vote.

@@ -113,6 +113,11 @@ impl SimPages {
     pub fn fail_after(&self, calls: u32, kind: io::ErrorKind) {
         self.state.lock().fault = Some((calls, kind));
     }
+
+    /// Tells whether a call is still to fail.
+    pub fn is_to_fail(&self) -> bool {
+        self.state.lock().fault.is_some()
+    }
 }
 
 /// A database that was kept by [`SimPages::keep`].
