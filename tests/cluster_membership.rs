@@ -96,6 +96,31 @@ async fn leader_of_every_shard_is_removed_with_a_short_pause_and_says_why_ever_a
     books.verify(&fleet, "ticket").await;
 }
 
+/// The partition suite, seed 163652: a node that was away while a machine came in, which leads
+/// everything since, refused it as a stranger and could hear of it from nobody else.
+#[tokio::test]
+async fn node_that_was_away_follows_a_leader_that_came_in_meanwhile() {
+    let mut fleet = Fleet::start(three_and(1)).await;
+    fleet.put_units("ticket", 1_000).await;
+    fleet.kill(3);
+    fleet.add(4).await;
+    let (operation, _) = fleet.begin("DELETE", "/admin/v1/nodes/1").await;
+    fleet.done(operation).await;
+    fleet.kill(1);
+    for shard in 0..2 {
+        wait_for("node 4 leads everything", SOON, async || {
+            let path = format!("/admin/v1/shards/{shard}/leader");
+            fleet.order("POST", &path, &json!({"node": 4})).await;
+            let (leader, _) = fleet.leader_of_shard(shard).await;
+            if leader == 4 { Ok(()) } else { Err(format!("shard {shard}: node {leader}")) }
+        })
+        .await;
+    }
+    fleet.start_node(3);
+    fleet.wait_ready().await;
+    assert_eq!(fleet.leader_of_shard(0).await.0, 4, "nobody else told node 3 of it");
+}
+
 /// The partition suite, seed 1: the command line of a node that came with `--join` stays as it was.
 /// Restarted with it after its removal, the node ended, or not, by who was first.
 #[tokio::test]

@@ -4,6 +4,10 @@
 //! It writes down which schema version the cluster has come to, and ends its part when it does not
 //! read that one.
 //!
+//! As long as some shard of its has no leader it asks the others for theirs: it may have been away
+//! while a machine came in that leads now, and would refuse as a stranger the only one from which it
+//! could hear of it.
+//!
 //! It hears of its own removal in one of three ways: from the roster, while it still gets it; from
 //! the node that removed it; or, when it was away, from any member, which it asks as long as some
 //! shard of its has no leader. The removal is written down before its part ends, so that it is true
@@ -13,6 +17,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+
+use tokio::sync::Mutex;
 
 use super::office::Office;
 use super::running::Running;
@@ -85,8 +91,9 @@ fn said(roster: &Roster) -> Said {
 /// Starts following the roster. Ends when the node's part does.
 pub(super) fn start(office: &Arc<Office>, running: &Arc<Running>) {
     let front = running.front();
-    front(Box::pin(follow(Arc::downgrade(office), Arc::downgrade(running))));
-    front(Box::pin(ask_standing(Arc::downgrade(office), Arc::downgrade(running))));
+    let taken = Arc::new(Mutex::new(0));
+    front(Box::pin(follow(Arc::downgrade(office), Arc::downgrade(running), Arc::clone(&taken))));
+    front(Box::pin(ask_standing(Arc::downgrade(office), Arc::downgrade(running), taken)));
     front(Box::pin(tell_addresses(Arc::downgrade(office), Arc::downgrade(running))));
 }
 
@@ -115,19 +122,22 @@ async fn tell_addresses(office: Weak<Office>, running: Weak<Running>) {
     }
 }
 
-async fn follow(office: Weak<Office>, running: Weak<Running>) {
-    let (mut known, mut schema) = (0, SchemaVersion::FIRST);
+/// `taken` is the revision of the roster that was taken last, from wherever.
+async fn follow(office: Weak<Office>, running: Weak<Running>, taken: Arc<Mutex<u64>>) {
+    let mut schema = SchemaVersion::FIRST;
     loop {
         let Some(part) = running.upgrade() else { return };
+        let mut known = taken.lock().await;
         let read = part.router.with_roster(|roster| {
-            (roster.revision > known).then(|| (roster.revision, said(roster), roster.clone()))
+            (roster.revision > *known).then(|| (roster.revision, said(roster), roster.clone()))
         });
         if let Some((revision, said, roster)) = read
             && let Some(office) = office.upgrade()
         {
             take(&office, &part, said, &roster).await;
-            known = revision;
+            *known = revision;
         }
+        drop(known);
         let (active, beyond) = part.router.schema_here();
         if active.max(beyond.unwrap_or_default()) > schema
             && let Some(office) = office.upgrade()
@@ -182,7 +192,7 @@ async fn take(office: &Arc<Office>, part: &Arc<Running>, said: Said, roster: &Ro
 
 /// Asks the others how this node stands, at the start and as long as some shard has no leader: one
 /// that was removed while it was away is told by nobody else.
-async fn ask_standing(office: Weak<Office>, running: Weak<Running>) {
+async fn ask_standing(office: Weak<Office>, running: Weak<Running>, taken: Arc<Mutex<u64>>) {
     let mut first = true;
     loop {
         let Some(part) = running.upgrade() else { return };
@@ -194,6 +204,14 @@ async fn ask_standing(office: Weak<Office>, running: Weak<Running>) {
                     office.end_for_good(why).await;
                 }
                 return;
+            }
+            let told = part.router.ask_roster().await;
+            let mut known = taken.lock().await;
+            if let Some(roster) = told.filter(|roster| roster.revision > *known)
+                && let Some(office) = office.upgrade()
+            {
+                take(&office, &part, said(&roster), &roster).await;
+                *known = roster.revision;
             }
         }
         first = false;

@@ -43,6 +43,8 @@ pub(crate) enum Errand {
     Standing,
     /// Which schema versions it reads.
     Schema,
+    /// The roster, as far as it has applied it.
+    Roster,
 }
 
 /// What is answered.
@@ -52,6 +54,7 @@ pub(crate) enum Errands {
     Done(Result<String, String>),
     Standing(Standing),
     Schema(SchemaRange),
+    Roster(Box<Roster>),
 }
 
 /// How a node stands in the cluster, as another knows it.
@@ -198,6 +201,7 @@ impl Router {
             Errand::Moved(member) => Errands::Done(self.move_seat(member).await),
             Errand::Standing => Errands::Standing(Standing::Member),
             Errand::Schema => Errands::Schema(self.reads_here()),
+            Errand::Roster => Errands::Roster(Box::new(self.with_roster(Roster::clone))),
         }
     }
 
@@ -271,7 +275,13 @@ impl Router {
             let deadline = runtime::now() + REPORT_MAX;
             match self.send_errand(member, Errand::Report, deadline).await {
                 Ok(Errands::Report(report)) => Some((member.node, report)),
-                Ok(Errands::Done(_) | Errands::Standing(_) | Errands::Schema(_)) | Err(_) => None,
+                Ok(
+                    Errands::Done(_)
+                    | Errands::Standing(_)
+                    | Errands::Schema(_)
+                    | Errands::Roster(_),
+                )
+                | Err(_) => None,
             }
         });
         let told = futures_util::future::join_all(asked).await;
@@ -289,7 +299,13 @@ impl Router {
             let deadline = runtime::now() + REPORT_MAX;
             match self.send_errand(&member, Errand::Schema, deadline).await {
                 Ok(Errands::Schema(reads)) => Some((member.node, reads)),
-                Ok(Errands::Done(_) | Errands::Standing(_) | Errands::Report(_)) | Err(_) => None,
+                Ok(
+                    Errands::Done(_)
+                    | Errands::Standing(_)
+                    | Errands::Report(_)
+                    | Errands::Roster(_),
+                )
+                | Err(_) => None,
             }
         });
         futures_util::future::join_all(asked).await.into_iter().flatten().collect()
@@ -342,7 +358,12 @@ impl Router {
             match self.send_errand(member, Errand::Moved(own.clone()), deadline).await {
                 Ok(Errands::Done(Ok(_))) => return Ok(()),
                 Ok(Errands::Done(Err(why))) | Err(why) => last = why,
-                Ok(Errands::Report(_) | Errands::Standing(_) | Errands::Schema(_)) => {}
+                Ok(
+                    Errands::Report(_)
+                    | Errands::Standing(_)
+                    | Errands::Schema(_)
+                    | Errands::Roster(_),
+                ) => {}
             }
         }
         Err(last)
@@ -361,12 +382,36 @@ impl Router {
                     Errands::Standing(Standing::Member)
                     | Errands::Done(_)
                     | Errands::Report(_)
-                    | Errands::Schema(_),
+                    | Errands::Schema(_)
+                    | Errands::Roster(_),
                 )
                 | Err(_) => None,
             }
         });
         futures_util::future::join_all(asked).await.into_iter().flatten().next()
+    }
+}
+
+impl Router {
+    /// Asks the other members for the roster, and returns the newest that any has applied: what a
+    /// member has applied is committed.
+    pub async fn ask_roster(self: &Arc<Router>) -> Option<Roster> {
+        let others = self.members().into_iter().filter(|member| member.node != self.own());
+        let asked = others.map(|member| async move {
+            let deadline = runtime::now() + REPORT_MAX;
+            match self.send_errand(&member, Errand::Roster, deadline).await {
+                Ok(Errands::Roster(roster)) => Some(*roster),
+                Ok(
+                    Errands::Done(_)
+                    | Errands::Standing(_)
+                    | Errands::Report(_)
+                    | Errands::Schema(_),
+                )
+                | Err(_) => None,
+            }
+        });
+        let told = futures_util::future::join_all(asked).await;
+        told.into_iter().flatten().max_by_key(|roster| roster.revision)
     }
 }
 

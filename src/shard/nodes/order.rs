@@ -441,9 +441,9 @@ impl Router {
             Ok(Errands::Done(Err(words))) => {
                 Err(Rejected::Rule(Rule { name: "leader-can-change", words }))
             }
-            Ok(Errands::Report(_) | Errands::Standing(_) | Errands::Schema(_)) => {
-                Err(Rejected::Unknown("another question was answered".to_owned()))
-            }
+            Ok(
+                Errands::Report(_) | Errands::Standing(_) | Errands::Schema(_) | Errands::Roster(_),
+            ) => Err(Rejected::Unknown("another question was answered".to_owned())),
             Err(error) => Err(Rejected::Unavailable(error)),
         }
     }
