@@ -5,8 +5,8 @@
 //! read that one.
 //!
 //! As long as some shard of its has no leader it asks the others for theirs: it may have been away
-//! while a machine came in that leads now, and would refuse as a stranger the only one from which it
-//! could hear of it.
+//! while a machine came in that leads now, and would refuse as a stranger the only one from which
+//! it could hear of it.
 //!
 //! It hears of its own removal in one of three ways: from the roster, while it still gets it; from
 //! the node that removed it; or, when it was away, from any member, which it asks as long as some
