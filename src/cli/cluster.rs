@@ -18,6 +18,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use self::plan::{Plan, plan_of};
+use super::item::send;
 use super::output::members;
 use super::progress::spinner;
 use super::{Failure, Reach};
@@ -101,8 +102,7 @@ async fn upgrade(reach: &Reach, dry_run: bool) -> Result<(), Failure> {
     let (client, voice) = (reach.client()?, reach.voice());
     let query = if dry_run { "?dry_run=true" } else { "" };
     let path = format!("/admin/v1/cluster/upgrade{query}");
-    let told =
-        client.send(Method::POST, &path, None::<&Value>, None, client.deadline()).await?.body;
+    let told = send(&client, Method::POST, &path, None).await?;
     voice.data(&told, || members(&told));
     Ok(())
 }

@@ -10,7 +10,7 @@ use http::Method;
 use serde_json::{Value, json};
 
 use super::item::send;
-use super::output::{Voice, people_watch, rows};
+use super::output::{Voice, people_watch, rows, schema_range};
 use super::progress::spinner;
 use super::{Failure, Reach};
 use crate::client::{CallError, Client};
@@ -348,12 +348,7 @@ async fn list(client: &Client, voice: Voice) -> Result<(), Failure> {
 /// A node with the schema versions that it reads, in words.
 fn with_schema(node: &Value) -> Value {
     let mut node = node.clone();
-    let reads = &node["reads_schema"];
-    let words = match (reads["oldest"].as_u64(), reads["newest"].as_u64()) {
-        (Some(oldest), Some(newest)) => format!("{oldest}-{newest}"),
-        (Some(_) | None, Some(_) | None) => String::new(),
-    };
-    node["schema"] = json!(words);
+    node["schema"] = json!(schema_range(node.get("reads_schema")));
     node
 }
 

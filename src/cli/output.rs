@@ -129,6 +129,15 @@ pub(super) fn table(header: &[&str]) -> Table {
     table
 }
 
+/// The schema versions that a node reads, in words; none when it does not say.
+pub(super) fn schema_range(reads: Option<&Value>) -> String {
+    let of = |name: &str| reads.and_then(|reads| reads.get(name)).and_then(Value::as_u64);
+    match (of("oldest"), of("newest")) {
+        (Some(oldest), Some(newest)) => format!("{oldest}-{newest}"),
+        (Some(_) | None, Some(_) | None) => String::new(),
+    }
+}
+
 /// Shows one object as two columns, nested members as `outer.inner`, objects in lists as
 /// `outer.0.inner`; what people look for stands first.
 pub(super) fn members(value: &Value) -> Table {

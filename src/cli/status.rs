@@ -10,7 +10,7 @@ use clap::Args;
 use comfy_table::Table;
 use serde_json::{Value, json};
 
-use super::output::{Voice, table};
+use super::output::{Voice, schema_range, table};
 use super::picture::{bar, size, span, trouble};
 use super::{Failure, Reach};
 use crate::client::Client;
@@ -192,7 +192,7 @@ fn nodes(cluster: &Value, views: &[Value]) -> Table {
             node.get("id").map(Value::to_string).unwrap_or_default(),
             state.to_owned(),
             version.unwrap_or_default().to_owned(),
-            view.map(schema).unwrap_or_default(),
+            schema_range(view.and_then(|view| view.pointer("/schema/reads"))),
             text("http_addr").to_owned(),
             text("region").to_owned(),
             leads.join(" "),
@@ -203,15 +203,6 @@ fn nodes(cluster: &Value, views: &[Value]) -> Table {
         ]);
     }
     rows
-}
-
-/// The schema versions that a node reads.
-fn schema(view: &Value) -> String {
-    let of = |name: &str| view.pointer(&format!("/schema/reads/{name}")).and_then(Value::as_u64);
-    match (of("oldest"), of("newest")) {
-        (Some(oldest), Some(newest)) => format!("{oldest}-{newest}"),
-        (Some(_) | None, Some(_) | None) => String::new(),
-    }
 }
 
 /// A node's clock against that of the node that was asked.

@@ -268,9 +268,7 @@ pub(crate) async fn list(front: &Front, call: &Call) -> Result<Response, Failure
         }
     }
     all.sort_by_key(|hold| hold.id);
-    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    any_more |= all.len() > limit;
-    all.truncate(limit);
+    any_more |= wire::cut_page(&mut all, limit);
     let next_cursor = all.last().filter(|_| any_more).map(|hold| hold.id.to_string());
     let page = api::HoldList { holds: all.into_iter().map(wire::hold).collect(), next_cursor };
     if shards.len() > 1 {

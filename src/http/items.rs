@@ -208,9 +208,7 @@ pub(crate) async fn list(front: &Front, call: &Call) -> Result<Response, Failure
         }
     }
     items.sort_by(|a, b| a.name.item.cmp(&b.name.item));
-    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    let more = items.len() > limit;
-    items.truncate(limit);
+    let more = wire::cut_page(&mut items, limit);
     let next_cursor = items.last().filter(|_| more).map(|item| item.name.item.clone());
     let page = api::ItemList { items: items.into_iter().map(wire::item).collect(), next_cursor };
     Ok(wire::json(StatusCode::OK, &page, &Stamp::default()))

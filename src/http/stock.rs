@@ -354,9 +354,7 @@ pub(crate) async fn sold_out(front: &Front, call: &Call) -> Result<Response, Fai
         }
     }
     items.sort_by(|a, b| a.item.cmp(&b.item));
-    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    let more = items.len() > limit;
-    items.truncate(limit);
+    let more = wire::cut_page(&mut items, limit);
     let next_cursor = items.last().filter(|_| more).map(|item| item.item.clone());
     let page = api::SoldOut { items, next_cursor };
     let mut response = wire::json(StatusCode::OK, &page, &Stamp::default());

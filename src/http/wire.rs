@@ -14,6 +14,14 @@ use crate::ledger::{HoldState, HoldView, ItemView, Mode, UnixMs};
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
+/// Cuts a list to one page, and tells whether more was there.
+pub(crate) fn cut_page<T>(list: &mut Vec<T>, limit: u32) -> bool {
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let more = list.len() > limit;
+    list.truncate(limit);
+    more
+}
+
 /// Writes a JSON answer that came from a shard.
 pub(crate) fn json<T: Serialize>(status: StatusCode, value: &T, stamp: &Stamp) -> Response {
     let body = serde_json::to_vec(value).expect("our own types serialise");

@@ -81,6 +81,13 @@ pub enum SeatRole {
     Removed,
 }
 
+impl SeatRole {
+    /// Tells whether the node is there: it has come, and was not removed.
+    pub fn is_present(self) -> bool {
+        matches!(self, SeatRole::Learner | SeatRole::Voter | SeatRole::Leaving)
+    }
+}
+
 /// Something that an operator wants to become of the nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeOperation {
@@ -229,6 +236,13 @@ impl Roster {
     /// Returns the nodes that are to be that, in the order of their ids.
     pub fn seated(&self, role: SeatRole) -> impl Iterator<Item = NodeId> + '_ {
         self.nodes.iter().filter(move |(_, seat)| seat.role == role).map(|(id, _)| *id)
+    }
+
+    /// Returns the nodes that are there, in the order of their ids: not those that have not come
+    /// yet, nor those that were removed.
+    pub fn present(&self) -> impl Iterator<Item = (NodeId, &Seat)> + '_ {
+        let there = self.nodes.iter().filter(|(_, seat)| seat.role.is_present());
+        there.map(|(id, seat)| (*id, seat))
     }
 
     /// Forgets the oldest of the operations that have ended, beyond those that are remembered.

@@ -152,17 +152,22 @@ fn write(database: &mut Database, pages: Vec<(PageKey, Option<Vec<u8>>)>) {
 }
 
 fn whole(ledger: &mut Ledger) -> Database {
-    let mut database = Database::new();
     ledger.begin_cut(Turn::A, true);
+    let database = taken(ledger, 64);
+    ledger.end_cut(false);
+    database
+}
+
+/// Takes all pages of the cut that has begun, so many at once.
+fn taken(ledger: &mut Ledger, at_once: usize) -> Database {
+    let mut database = Database::new();
     loop {
-        let pages = ledger.take_cut(64);
+        let pages = ledger.take_cut(at_once);
         if pages.is_empty() {
-            break;
+            return database;
         }
         write(&mut database, pages);
     }
-    ledger.end_cut(false);
-    database
 }
 
 fn loaded(database: &Database, settings: Settings) -> Result<Ledger, LoadError> {

@@ -81,14 +81,7 @@ fn roster_comes_back_from_its_page_and_is_part_of_the_digest() {
     shard.ledger.begin_cut(Turn::A, true);
     let digest = shard.ledger.digest();
     shard.one(1_001, set(1, &roster()));
-    let mut old = Database::new();
-    loop {
-        let pages = shard.ledger.take_cut(1);
-        if pages.is_empty() {
-            break;
-        }
-        write(&mut old, pages);
-    }
+    let old = taken(&mut shard.ledger, 1);
     let back = loaded(&old, settings()).expect("whole");
     assert_eq!((back.roster().revision, back.digest()), (1, digest));
 }
@@ -129,14 +122,7 @@ fn schema_version_comes_back_from_its_page_and_is_part_of_the_digest() {
     shard.ledger.begin_cut(Turn::A, true);
     shard.one(1_001, raise(2, 1));
     assert_ne!(shard.ledger.digest(), before);
-    let mut old = Database::new();
-    loop {
-        let pages = shard.ledger.take_cut(1);
-        if pages.is_empty() {
-            break;
-        }
-        write(&mut old, pages);
-    }
+    let old = taken(&mut shard.ledger, 1);
     assert_eq!(pages(&old), pages(&first), "version 1 has no page of its own");
     let back = loaded(&old, settings()).expect("whole");
     assert_eq!((back.schema(), back.digest()), (SchemaVersion::FIRST, before));

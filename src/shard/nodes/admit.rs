@@ -95,9 +95,8 @@ pub(crate) fn admit(
             ),
         );
     }
-    let taken = roster.nodes.iter().find(|(node, seat)| {
-        let here = matches!(seat.role, SeatRole::Learner | SeatRole::Voter | SeatRole::Leaving);
-        here && Some(**node) != known.replaces
+    let taken = roster.present().find(|(node, seat)| {
+        Some(*node) != known.replaces
             && (seat.peer_addr == claim.peer_addr || seat.http_addr == claim.http_addr)
     });
     if let Some((node, seat)) = taken {
@@ -195,10 +194,7 @@ impl Router {
                     next
                 }
             };
-            let here = seated.nodes.iter().filter(|(_, seat)| {
-                matches!(seat.role, SeatRole::Learner | SeatRole::Voter | SeatRole::Leaving)
-            });
-            let members = here.map(|(node, seat)| spec(*node, seat)).collect();
+            let members = seated.present().map(|(node, seat)| spec(node, seat)).collect();
             return Ok(Admission { node, operation, members });
         }
         let words = "others change the nodes at the same time: try again";

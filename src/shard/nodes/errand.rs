@@ -268,24 +268,34 @@ impl Router {
         codec::decode(&answer).map_err(|error| error.to_string())
     }
 
-    /// Asks every node of a roster how its replicas are.
-    pub async fn look_at(self: &Arc<Router>, roster: Roster) -> Sight {
-        let specs: Vec<MemberSpec> = present(&roster).collect();
-        let asked = specs.iter().map(|member| async {
-            let deadline = runtime::now() + REPORT_MAX;
-            match self.send_errand(member, Errand::Report, deadline).await {
-                Ok(Errands::Report(report)) => Some((member.node, report)),
-                Ok(
-                    Errands::Done(_)
-                    | Errands::Standing(_)
-                    | Errands::Schema(_)
-                    | Errands::Roster(_),
-                )
-                | Err(_) => None,
+    /// Sends the same errand to many nodes at once, and returns what each answered that `take`
+    /// takes.
+    async fn ask_all<T>(
+        self: &Arc<Router>,
+        to: impl IntoIterator<Item = MemberSpec>,
+        errand: Errand,
+        take: fn(Errands) -> Option<T>,
+    ) -> BTreeMap<NodeId, T> {
+        let asked = to.into_iter().map(|member| {
+            let errand = errand.clone();
+            async move {
+                let deadline = runtime::now() + REPORT_MAX;
+                let told = self.send_errand(&member, errand, deadline).await.ok()?;
+                Some((member.node, take(told)?))
             }
         });
-        let told = futures_util::future::join_all(asked).await;
-        let told: BTreeMap<NodeId, NodeReport> = told.into_iter().flatten().collect();
+        futures_util::future::join_all(asked).await.into_iter().flatten().collect()
+    }
+
+    fn others(&self) -> impl Iterator<Item = MemberSpec> + use<> {
+        let own = self.own();
+        self.members().into_iter().filter(move |member| member.node != own)
+    }
+
+    /// Asks every node of a roster how its replicas are.
+    pub async fn look_at(self: &Arc<Router>, roster: Roster) -> Sight {
+        let report = |told| if let Errands::Report(report) = told { Some(report) } else { None };
+        let told = self.ask_all(present(&roster), Errand::Report, report).await;
         let (schema, reads) = (self.schema_here().0, BTreeMap::new());
         Sight { roster, shards: self.shard_count(), told, schema, reads }
     }
@@ -295,20 +305,8 @@ impl Router {
         self: &Arc<Router>,
         roster: &Roster,
     ) -> BTreeMap<NodeId, SchemaRange> {
-        let asked = present(roster).map(|member| async move {
-            let deadline = runtime::now() + REPORT_MAX;
-            match self.send_errand(&member, Errand::Schema, deadline).await {
-                Ok(Errands::Schema(reads)) => Some((member.node, reads)),
-                Ok(
-                    Errands::Done(_)
-                    | Errands::Standing(_)
-                    | Errands::Report(_)
-                    | Errands::Roster(_),
-                )
-                | Err(_) => None,
-            }
-        });
-        futures_util::future::join_all(asked).await.into_iter().flatten().collect()
+        let reads = |told| if let Errands::Schema(reads) = told { Some(reads) } else { None };
+        self.ask_all(present(roster), Errand::Schema, reads).await
     }
 
     /// Tells a node that it was removed.
@@ -353,9 +351,9 @@ impl Router {
             Ok(_) => return Ok(()),
             Err(why) => why,
         };
-        for member in self.members().iter().filter(|member| member.node != own.node) {
+        for member in self.others() {
             let deadline = runtime::now() + MOVE_MAX;
-            match self.send_errand(member, Errand::Moved(own.clone()), deadline).await {
+            match self.send_errand(&member, Errand::Moved(own.clone()), deadline).await {
                 Ok(Errands::Done(Ok(_))) => return Ok(()),
                 Ok(Errands::Done(Err(why))) | Err(why) => last = why,
                 Ok(
@@ -372,56 +370,25 @@ impl Router {
     /// Asks the other members how this node stands, and returns why its part has ended, if one of
     /// them knows.
     pub async fn ask_standing(self: &Arc<Router>) -> Option<String> {
-        let members = self.members();
-        let others = members.iter().filter(|member| member.node != self.own());
-        let asked = others.map(|member| async {
-            let deadline = runtime::now() + REPORT_MAX;
-            match self.send_errand(member, Errand::Standing, deadline).await {
-                Ok(Errands::Standing(Standing::Ended(why))) => Some(why),
-                Ok(
-                    Errands::Standing(Standing::Member)
-                    | Errands::Done(_)
-                    | Errands::Report(_)
-                    | Errands::Schema(_)
-                    | Errands::Roster(_),
-                )
-                | Err(_) => None,
-            }
-        });
-        futures_util::future::join_all(asked).await.into_iter().flatten().next()
+        let ended = |told| {
+            if let Errands::Standing(Standing::Ended(why)) = told { Some(why) } else { None }
+        };
+        let told = self.ask_all(self.others(), Errand::Standing, ended).await;
+        told.into_values().next()
     }
-}
 
-impl Router {
     /// Asks the other members for the roster, and returns the newest that any has applied: what a
     /// member has applied is committed.
     pub async fn ask_roster(self: &Arc<Router>) -> Option<Roster> {
-        let others = self.members().into_iter().filter(|member| member.node != self.own());
-        let asked = others.map(|member| async move {
-            let deadline = runtime::now() + REPORT_MAX;
-            match self.send_errand(&member, Errand::Roster, deadline).await {
-                Ok(Errands::Roster(roster)) => Some(*roster),
-                Ok(
-                    Errands::Done(_)
-                    | Errands::Standing(_)
-                    | Errands::Report(_)
-                    | Errands::Schema(_),
-                )
-                | Err(_) => None,
-            }
-        });
-        let told = futures_util::future::join_all(asked).await;
-        told.into_iter().flatten().max_by_key(|roster| roster.revision)
+        let roster = |told| if let Errands::Roster(roster) = told { Some(*roster) } else { None };
+        let told = self.ask_all(self.others(), Errand::Roster, roster).await;
+        told.into_values().max_by_key(|roster| roster.revision)
     }
 }
 
 /// The nodes of a roster that are there.
 fn present(roster: &Roster) -> impl Iterator<Item = MemberSpec> + '_ {
-    let seated = roster
-        .nodes
-        .iter()
-        .filter(|(_, seat)| seat.role != SeatRole::Removed && seat.role != SeatRole::Invited);
-    seated.map(|(node, seat)| spec(*node, seat))
+    roster.present().map(|(node, seat)| spec(node, seat))
 }
 
 /// A seat as the rest of the node knows a member.

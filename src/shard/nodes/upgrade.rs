@@ -11,8 +11,7 @@ use super::order::{Ordered, Rejected};
 use super::preflight::{Plan, Rule, broken, every_shard_is_led};
 use super::report::Sight;
 use crate::ledger::{
-    Command, NodeId, ROSTER_SHARD, Roster, SchemaRange, SchemaVersion, SeatRole, SetRoster,
-    SetSchema,
+    Command, NodeId, ROSTER_SHARD, Roster, SchemaRange, SchemaVersion, SetRoster, SetSchema,
 };
 use crate::runtime::{self, Instant};
 use crate::shard::router::Router;
@@ -31,9 +30,7 @@ const TRIES: usize = 8;
 pub(super) fn next_version(sight: &Sight) -> Result<Option<SchemaVersion>, Rule> {
     let next = sight.schema.next();
     every_shard_is_led(sight)?;
-    let here = |role: SeatRole| role != SeatRole::Removed && role != SeatRole::Invited;
-    let seated = sight.roster.nodes.iter().filter(|(_, seat)| here(seat.role));
-    let mut members: BTreeSet<NodeId> = seated.map(|(node, _)| *node).collect();
+    let mut members: BTreeSet<NodeId> = sight.roster.present().map(|(node, _)| node).collect();
     for shard in sight.all_shards() {
         if let Some((_, leader)) = sight.leader(shard) {
             members.extend(&leader.members);
@@ -131,7 +128,7 @@ impl Router {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::{LeaderId, Seat, ShardId};
+    use crate::ledger::{LeaderId, Seat, SeatRole, ShardId};
     use crate::shard::nodes::report::{NodeReport, ReplicaReport};
 
     const TWO: SchemaVersion = SchemaVersion(2);
