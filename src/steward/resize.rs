@@ -114,6 +114,14 @@ fn due(roster: &Roster, now: &Membership) -> Due {
     if gone.is_empty() { Due::Nothing } else { Due::Change(MemberChange::Forget(gone)) }
 }
 
+/// Whether a leader hands over before it makes these the voters, since it is none of them. One that
+/// came to lead while a change was half-way does not: leadership is handed over only while the
+/// members stay as they are, so the change would wait for the handover and the handover for the
+/// change. It finishes the change, and Raft ends its leadership with that.
+fn hands_over_first(own: NodeId, target: &BTreeSet<NodeId>, membership: &Membership) -> bool {
+    !target.contains(&own) && !membership.is_joint()
+}
+
 impl Resize {
     /// Makes it; [`Resize::run`] must be called on the shard's runtime.
     pub fn new(shard: ShardService, router: Arc<Router>, stop: watch::Receiver<bool>) -> Resize {
@@ -205,7 +213,7 @@ impl Resize {
         for node in target.difference(&voted) {
             self.caught_up(*node, roster).await?;
         }
-        if !target.contains(&own) {
+        if hands_over_first(own, target, membership) {
             let next = target
                 .iter()
                 .find(|node| voted.contains(node) && self.shard.could_lead(own, **node));
@@ -350,6 +358,16 @@ mod tests {
             voters: voters.iter().map(|one| set(one)).collect(),
             members: members.iter().map(|node| (NodeId(*node), record.clone())).collect(),
         }
+    }
+
+    #[test]
+    fn a_leader_that_goes_hands_over_first_unless_the_change_was_left_half_way() {
+        let (target, six) = (set(&[1, 2, 3]), NodeId(6));
+        let whole = group(&[&[1, 2, 3, 6]], &[1, 2, 3, 6]);
+        let half_way = group(&[&[1, 2, 3, 6], &[1, 2, 3]], &[1, 2, 3, 6]);
+        assert!(hands_over_first(six, &target, &whole));
+        assert!(!hands_over_first(six, &target, &half_way), "each would wait for the other");
+        assert!(!hands_over_first(NodeId(2), &target, &whole));
     }
 
     #[test]
