@@ -12,8 +12,15 @@ pub struct Cluster {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub cluster_id: Option<String>,
-    /// The node that answers.
+    /// The node that answers; 0 when it has no id.
     pub node: u64,
+    /// What people call it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub name: Option<String>,
+    /// Where services reach it.
+    #[serde(default)]
+    pub http_addr: String,
     /// The members that it knows.
     pub nodes: Vec<Node>,
     /// Its shards.

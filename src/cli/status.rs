@@ -25,10 +25,6 @@ Exits 3 when a shard has no leader or is paused, and when the node belongs to no
 serve and there is something to act on. `DOWN` is a node that does not answer this command.")]
 pub(super) struct Status {}
 
-/// What a node without a cluster is.
-const UNINITIALISED: &str = "this node belongs to no cluster yet: make one with \
-     `holdfast cluster init --nodes URL,URL,URL`";
-
 /// How long each of the other nodes may take for its own view.
 const OTHERS_WITHIN: Duration = Duration::from_millis(1_500);
 /// Columns of a bar.
@@ -50,7 +46,7 @@ impl Status {
             return Err(Failure::Unavailable(format!("this node takes no part: {why}")));
         }
         if is_absent(cluster.get("cluster_id")) {
-            return Err(Failure::Unavailable(UNINITIALISED.to_owned()));
+            return Err(Failure::Unavailable(uninitialised(&cluster)));
         }
         let ill = ill_shards(&cluster);
         if !ill.is_empty() {
@@ -137,9 +133,21 @@ fn show(voice: Voice, cluster: &Value, views: &[Value], troubles: &[Value]) {
     }
 }
 
+/// What a node without a cluster is, and which it is.
+fn uninitialised(cluster: &Value) -> String {
+    let text = |name: &str| cluster.get(name).and_then(Value::as_str).unwrap_or_default();
+    let named = [text("name"), text("http_addr")].into_iter().filter(|word| !word.is_empty());
+    let named = named.collect::<Vec<_>>().join(", at ");
+    format!(
+        "the node {named} belongs to no cluster: make one with `holdfast cluster init --nodes \
+         URL,URL,URL`, or bring it back into the one that it was wiped under with `holdfast node \
+         replace ID` on another node"
+    )
+}
+
 fn head(cluster: &Value, views: &[Value]) -> String {
     let Some(id) = cluster.get("cluster_id").and_then(Value::as_str) else {
-        return "cluster (none yet: run `holdfast cluster init`)".to_owned();
+        return "cluster (none)".to_owned();
     };
     let (nodes, shards) = (list(cluster, "nodes").len(), list(cluster, "shards").len());
     let tolerated = number(cluster, "failures_tolerated").unwrap_or_default();
@@ -353,6 +361,15 @@ mod tests {
         let text = shards(&view, &[view.clone()]).to_string();
         assert!(text.contains("NONE") && text.contains("20 ms"), "{text}");
         assert!(head(&view, &[view.clone()]).contains("0 more may fail"));
+    }
+
+    #[test]
+    fn a_node_without_a_cluster_is_named_by_what_it_has_a_name_and_an_address() {
+        let told = json!({"node": 0, "name": "n2", "http_addr": "h:7102"});
+        let words = uninitialised(&told);
+        assert!(words.starts_with("the node n2, at h:7102 belongs to no cluster"), "{words}");
+        let words = uninitialised(&json!({"node": 0, "http_addr": "h:7102"}));
+        assert!(words.starts_with("the node h:7102 belongs to no cluster"), "{words}");
     }
 
     #[test]

@@ -41,6 +41,8 @@ fn view(status: &NodeStatus) -> api::Cluster {
     api::Cluster {
         cluster_id: status.cluster_id.clone(),
         node: status.node.0,
+        name: status.name.clone(),
+        http_addr: status.http_addr.clone(),
         nodes: status.members.iter().map(|member| node(member, status)).collect(),
         shards: status.shards.iter().map(shard).collect(),
         failures_tolerated: u64::try_from(failures_tolerated).unwrap_or(u64::MAX),
@@ -138,7 +140,7 @@ pub(crate) fn digest(front: &Front, call: &Call) -> Result<Response, Failure> {
     call.query(&[])?;
     let status = front.desk.status();
     if status.shards.is_empty() {
-        return Err(Failure::new(ProblemKind::NotServing, health::NOT_INITIALISED));
+        return Err(Failure::new(ProblemKind::NotServing, health::no_shards(&status)));
     }
     let digests = api::Digests {
         node: status.node.0,

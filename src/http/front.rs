@@ -21,8 +21,8 @@ use super::{
     Limits, admin, batch, health, holds, items, layout, metrics, nodes, openapi, operation, pages,
     receipts, stock,
 };
-use crate::api::{self, Problem, ProblemKind};
-use crate::ledger::{Answer, Command, Found, OperationKind, Query, ShardId};
+use crate::api::{self, ProblemKind};
+use crate::ledger::{Answer, Command, Found, OperationKind, Query, SchemaVersion, ShardId};
 use crate::runtime;
 use crate::shard::{Consistency, Desk, Hop, Question, Reply, Request as Ask};
 
@@ -289,11 +289,14 @@ impl Front {
     ///
     /// # Errors
     ///
-    /// `not-serving` before `cluster init`.
+    /// `not-serving` before `cluster init`, and when the node takes no part any more.
     pub(crate) fn all_shards(&self) -> Result<Vec<ShardId>, Failure> {
         let shards = self.desk.shards();
         if shards.is_empty() {
-            return Err(Problem::new(ProblemKind::NotServing, health::NOT_INITIALISED).into());
+            return Err(Failure::new(
+                ProblemKind::NotServing,
+                health::no_shards(&self.desk.status()),
+            ));
         }
         Ok(shards)
     }

@@ -15,11 +15,29 @@ use crate::api::{Severity, Trouble};
 use crate::planted::Fault;
 use crate::shard::{NodeStatus, Role};
 
-/// What an empty node says.
-pub(crate) const NOT_INITIALISED: &str = "\
-    This node belongs to no cluster yet. Run `holdfast cluster init` against its nodes. If it was \
-    one of a cluster and its directory was wiped, it comes back under a new id only: run \
-    `holdfast node replace ID` on another node, and start it with the token.";
+/// Says why a node has no shards to answer for, and what to do: it has stopped, or it belongs to no
+/// cluster yet.
+pub(crate) fn no_shards(status: &NodeStatus) -> String {
+    match &status.stopped {
+        Some(why) => format!("This node takes no part: {why}. Ask another node of its cluster."),
+        None => format!(
+            "{} belongs to no cluster yet. Run `holdfast cluster init` against its nodes. If it \
+             was one of a cluster and its directory was wiped, it comes back under a new id only: \
+             run `holdfast node replace ID` on another node, and start it with the token.",
+            itself(status)
+        ),
+    }
+}
+
+/// Names a node that may have no id yet: as people call it, and where services reach it.
+pub(crate) fn itself(status: &NodeStatus) -> String {
+    let at = Some(&status.http_addr).filter(|at| !at.is_empty());
+    match (&status.name, at) {
+        (Some(name), Some(at)) => format!("This node ({name}, at {at})"),
+        (Some(one), None) | (None, Some(one)) => format!("This node ({one})"),
+        (None, None) => "This node".to_owned(),
+    }
+}
 
 /// What `/readyz` carries in a build that breaks a law on purpose, and in no other.
 const HEADER_PLANTED: HeaderName = HeaderName::from_static("holdfast-planted-fault");
@@ -102,7 +120,7 @@ pub(crate) fn reasons(status: &NodeStatus) -> Vec<String> {
         reasons.push("the disk is full: new holds are shed".to_owned());
     }
     if status.stopped.is_none() && (status.cluster_id.is_none() || status.shards.is_empty()) {
-        reasons.push(NOT_INITIALISED.to_owned());
+        reasons.push(no_shards(status));
     }
     for shard in &status.shards {
         let name = format!("shard {}", shard.shard);
@@ -131,15 +149,23 @@ pub(crate) fn reasons(status: &NodeStatus) -> Vec<String> {
 /// One line on the disk and one on the clock.
 fn about_the_node(status: &NodeStatus, text: &mut String) {
     let (log, clocks) = (&status.log, &status.clocks);
-    let _ = writeln!(
-        text,
-        "\ndisk   {} MiB free of {}, places are shed below {}; sync {} us, p99 {} us",
-        log.disk_free_bytes >> 20,
-        log.disk_total_bytes >> 20,
-        log.disk_floor_bytes >> 20,
-        log.sync_p50_us,
-        log.sync_p99_us
-    );
+    let _ = write!(text, "\ndisk   ");
+    if log.disk_total_bytes == 0 {
+        let _ = write!(text, "its room is not known");
+    } else {
+        let _ = write!(
+            text,
+            "{} MiB free of {}, places are shed below {}",
+            log.disk_free_bytes >> 20,
+            log.disk_total_bytes >> 20,
+            log.disk_floor_bytes >> 20,
+        );
+    }
+    // Who has no log syncs nothing.
+    if log.syncs > 0 {
+        let _ = write!(text, "; sync {} us, p99 {} us", log.sync_p50_us, log.sync_p99_us);
+    }
+    text.push('\n');
     let offsets = clocks.offset_ms.iter().map(|(node, ms)| format!("node {node} {ms:+} ms"));
     let offsets: Vec<String> = offsets.collect();
     let others = if offsets.is_empty() { "nobody answers".to_owned() } else { offsets.join(", ") };

@@ -1,6 +1,7 @@
 //! What is wrong, as far as one node sees, in three lines each: what, why it matters, what to do.
 //! `/readyz?verbose`, `/admin/v1/cluster` and `holdfast status` say the same, since they ask here.
 
+use super::health;
 use crate::api::{Severity, Trouble};
 use crate::ledger::PauseReason;
 use crate::shard::{MemberSpec, NodeStatus, Role, ShardStatus};
@@ -23,7 +24,16 @@ fn trouble(
 pub(crate) fn troubles(status: &NodeStatus) -> Vec<Trouble> {
     let mut found = Vec::new();
     let own = status.node;
-    if let Some(why) = &status.stopped {
+    if let Some(why) = status.stopped.as_ref().filter(|_| status.ended_for_good) {
+        found.push(trouble(
+            Severity::Broken,
+            format!("node {own} takes no part, for good: {why}"),
+            "it serves nothing; its cluster goes on without it: ask another node",
+            "to bring this machine back: run `holdfast node add` on another node, empty this data \
+             directory, and start it with `holdfast serve --join URL --token TOKEN`; else stop it: \
+             systemctl disable --now holdfast",
+        ));
+    } else if let Some(why) = &status.stopped {
         found.push(trouble(
             Severity::Broken,
             format!("node {own} takes no part: {why}"),
@@ -35,7 +45,7 @@ pub(crate) fn troubles(status: &NodeStatus) -> Vec<Trouble> {
     } else if status.cluster_id.is_none() || status.shards.is_empty() {
         found.push(trouble(
             Severity::Broken,
-            "this node belongs to no cluster yet",
+            format!("{} belongs to no cluster yet", health::itself(status)),
             "it holds nothing and grants nothing",
             "holdfast cluster init --nodes URL,URL,URL; or, if it was wiped and the cluster goes \
              on without it: holdfast node replace ID on another node",

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 
 use super::office::{Office, Phase};
-use super::room::log_status;
+use super::room::{floor_bytes, log_status};
 use super::running::run_on;
 use crate::ledger::{ShardId, UnixMs};
 use crate::runtime::{self, Instant};
@@ -83,6 +83,7 @@ impl Desk for Counter {
             Phase::Adopted { identity, .. } => status.node = identity.node,
             Phase::Stopped(end) => {
                 status.stopped = Some(end.why.clone());
+                status.ended_for_good = end.for_good;
                 status.log = end.log.clone();
                 if let Some(identity) = &end.identity {
                     status.cluster_id = Some(uuid_hex(&identity.cluster_id));
@@ -98,11 +99,14 @@ impl Desk for Counter {
                 status.abstains = running.abstains();
                 status.schema.active = running.router.schema_here().0;
                 status.stock = running.router.stock_traffic();
-                let (disk, dir) = (&self.0.parts.disk, self.0.dir());
-                status.log = log_status(running, disk.free_bytes(&dir).ok(), &self.0.config);
-                status.log.disk_total_bytes = disk.total_bytes(&dir).unwrap_or(0);
+                status.log = log_status(running);
             }
         }
+        // The disk is there whatever the node is.
+        let (disk, dir) = (&self.0.parts.disk, self.0.dir());
+        status.log.disk_free_bytes = disk.free_bytes(&dir).unwrap_or(0);
+        status.log.disk_total_bytes = disk.total_bytes(&dir).unwrap_or(0);
+        status.log.disk_floor_bytes = floor_bytes(&self.0.config);
         status
     }
 

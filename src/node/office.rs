@@ -41,6 +41,8 @@ pub(super) enum Phase {
 #[derive(Default)]
 pub(super) struct Stopped {
     pub(super) why: String,
+    /// Whether it belongs to the cluster no more: also after a restart.
+    pub(super) for_good: bool,
     pub(super) identity: Option<Identity>,
     /// The log as it was at the end.
     pub(super) log: LogStatus,
@@ -115,7 +117,8 @@ impl Office {
             (Some(why), Phase::Adopted { identity, .. }) => {
                 tracing::error!(%why, "this node takes no part in the cluster any more");
                 let identity = Some(identity);
-                Phase::Stopped(Box::new(Stopped { why, identity, ..Stopped::default() }))
+                let end = Stopped { why, for_good: true, identity, ..Stopped::default() };
+                Phase::Stopped(Box::new(end))
             }
             (_, phase) => phase,
         };
@@ -241,16 +244,20 @@ impl Office {
     /// Ends the node's part, since it cannot keep its promises: nothing is answered any more, and
     /// `/readyz` says why. Nothing that was acknowledged is lost by it.
     pub(super) async fn end(&self, why: String, is_fatal: bool) {
+        self.end_part(why, is_fatal, false).await;
+    }
+
+    async fn end_part(&self, why: String, is_fatal: bool, for_good: bool) {
         let running = {
             let mut phase = self.phase.lock();
             let Phase::Running(running) = &*phase else { return };
             let running = Arc::clone(running);
             node_watch::bar_all(&running);
-            let free = self.parts.disk.free_bytes(&self.dir()).ok();
             *phase = Phase::Stopped(Box::new(Stopped {
                 why: why.clone(),
+                for_good,
                 identity: Some(running.identity.clone()),
-                log: log_status(&running, free, &self.config),
+                log: log_status(&running),
             }));
             running
         };
@@ -266,7 +273,7 @@ impl Office {
         if let Err(error) = roll::write_removal(self.parts.disk.as_ref(), &self.dir(), &why) {
             tracing::error!(%error, "the removal could not be written down");
         }
-        self.end(why, false).await;
+        self.end_part(why, false, true).await;
     }
 
     /// Keeps the schema version for the next start.
@@ -428,7 +435,9 @@ impl Office {
                 "this node belongs to no cluster yet: `holdfast cluster init` makes one".to_owned()
             }
             Phase::Running(_) => "the node has just started: try again".to_owned(),
-            Phase::Stopped(end) => format!("this node takes no part: {}", end.why),
+            Phase::Stopped(end) => {
+                format!("this node takes no part: {}. Ask another node of its cluster", end.why)
+            }
         }
     }
 }

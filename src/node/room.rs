@@ -26,8 +26,8 @@ pub(super) fn make_room(config: &Config, parts: &Parts) {
     }
 }
 
-/// Says how the log and its disk are.
-pub(super) fn log_status(running: &Running, free: Option<u64>, config: &Config) -> LogStatus {
+/// Says how the log is; the figures of its disk are left out.
+pub(super) fn log_status(running: &Running) -> LogStatus {
     let health = running.log.health();
     let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let age = health.oldest_unsynced.map(ms);
@@ -42,10 +42,8 @@ pub(super) fn log_status(running: &Running, free: Option<u64>, config: &Config) 
         sync_max_us: health.sync_max_us,
         housekeeping: health.housekeeping,
         waits_for_room_ms: health.waits_for_room.map(ms),
-        disk_total_bytes: 0,
-        disk_floor_bytes: floor_bytes(config),
-        disk_free_bytes: free.unwrap_or_default(),
         disk_full: running.disk_full.load(Ordering::Relaxed),
         ballast_released: running.ballast_released.load(Ordering::Relaxed),
+        ..LogStatus::default()
     }
 }

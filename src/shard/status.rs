@@ -27,6 +27,8 @@ pub struct NodeStatus {
     pub log: LogStatus,
     /// Why the node takes no part any more, when it does not.
     pub stopped: Option<String>,
+    /// Whether its part has ended for good: it was removed from its cluster, or was wiped.
+    pub ended_for_good: bool,
     /// Milliseconds since it started.
     pub uptime_ms: u64,
     /// Its wall clock.

@@ -87,8 +87,8 @@ pub fn standing(roster: &Roster, peer: &PeerId) -> Standing {
 pub(crate) fn removed_words(node: NodeId) -> String {
     format!(
         "node {node} was removed from the cluster, and its id is never used again. To bring this \
-         machine back: run `holdfast node add`, empty its data directory, and start it with the \
-         token"
+         machine back: run `holdfast node add` on another node, empty this one's data directory, \
+         and start it with `holdfast serve --join URL --token TOKEN`"
     )
 }
 
