@@ -143,6 +143,15 @@ fn of_the_clocks(status: &NodeStatus) -> Vec<Trouble> {
         ));
         return found;
     }
+    if let Some(why) = status.abstains.as_ref().filter(|why| why.starts_with("it is being ")) {
+        found.push(trouble(
+            Severity::Warning,
+            format!("node {own} does not lead: {why}"),
+            "an operation of the cluster goes on, as an operator wanted",
+            "nothing; how far it has come: holdfast node list",
+        ));
+        return found;
+    }
     let other = status.abstains.as_ref().filter(|_| status.log.waits_for_room_ms.is_none());
     if let Some(why) = other {
         found.push(trouble(

@@ -13,7 +13,7 @@
 //! shard of its has no leader. The removal is written down before its part ends, so that it is true
 //! after a restart too.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -23,10 +23,10 @@ use tokio::sync::Mutex;
 use super::office::Office;
 use super::running::Running;
 use crate::codec;
-use crate::ledger::{NodeId, Roster, SchemaVersion, SeatRole};
+use crate::ledger::{NodeId, OperationKind, Roster, SchemaVersion, Seat, SeatRole};
 use crate::raft::Member;
 use crate::runtime;
-use crate::shard::{MemberSpec, spec};
+use crate::shard::{MemberSpec, Turns, spec};
 use crate::storage::{Disk, read_if_there, write_durably};
 
 /// How often the roster is looked at.
@@ -66,10 +66,56 @@ pub(super) fn write_removal(disk: &dyn Disk, dir: &Path, why: &str) -> std::io::
 struct Said {
     /// The members.
     members: Vec<MemberSpec>,
-    /// Those of them that may lead.
-    leaders: Vec<NodeId>,
-    /// Those that may not.
-    drained: BTreeSet<NodeId>,
+    /// Whose turn it is to lead.
+    turns: Turns,
+    /// Why some of them are to lead nothing.
+    barred: BTreeMap<NodeId, Barred>,
+}
+
+/// Why a node is to lead nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Barred {
+    Drained,
+    Demoted,
+    Removed,
+}
+
+impl Barred {
+    fn words(self) -> &'static str {
+        match self {
+            Barred::Drained => "it is drained: `holdfast node undrain` lets it lead again",
+            Barred::Demoted => "it is being demoted: it will follow, without a vote",
+            Barred::Removed => "it is being removed from the cluster",
+        }
+    }
+}
+
+/// Says why a node that may not lead may not.
+fn barred(roster: &Roster, node: NodeId, seat: &Seat) -> Option<Barred> {
+    let leaves = seat.role == SeatRole::Leaving;
+    if !seat.drained && !leaves {
+        return None;
+    }
+    let kind = roster.running().map(|(_, running)| running);
+    let kind = kind.filter(|one| one.replaces.unwrap_or(one.node) == node).map(|one| one.kind);
+    Some(match kind {
+        Some(OperationKind::Remove | OperationKind::Replace) => Barred::Removed,
+        Some(OperationKind::Demote) => Barred::Demoted,
+        Some(
+            OperationKind::Add
+            | OperationKind::AddLearner
+            | OperationKind::Promote
+            | OperationKind::Drain
+            | OperationKind::Undrain,
+        )
+        | None => {
+            if leaves {
+                Barred::Removed
+            } else {
+                Barred::Drained
+            }
+        }
+    })
 }
 
 fn said(roster: &Roster) -> Said {
@@ -77,12 +123,15 @@ fn said(roster: &Roster) -> Said {
     for (node, seat) in &roster.nodes {
         match seat.role {
             SeatRole::Invited | SeatRole::Removed => continue,
-            SeatRole::Voter if !seat.drained => said.leaders.push(*node),
-            SeatRole::Voter | SeatRole::Learner | SeatRole::Leaving => {}
+            SeatRole::Voter => {
+                said.turns.voters.insert(*node);
+                if seat.drained {
+                    said.turns.drained.insert(*node);
+                }
+            }
+            SeatRole::Learner | SeatRole::Leaving => {}
         }
-        if seat.drained || seat.role == SeatRole::Leaving {
-            said.drained.insert(*node);
-        }
+        said.barred.extend(barred(roster, *node, seat).map(|why| (*node, why)));
         said.members.push(spec(*node, seat));
     }
     said
@@ -177,12 +226,8 @@ async fn take(office: &Arc<Office>, part: &Arc<Running>, said: Said, roster: &Ro
     let book: BTreeMap<NodeId, Member> =
         said.members.iter().filter_map(super::running::member_of).collect();
     part.book.replace(book);
-    part.router.follow_members(said.members.clone(), said.leaders.clone());
-    let drained = said
-        .drained
-        .contains(&own)
-        .then(|| "it is drained: `holdfast node undrain` lets it lead again".to_owned());
-    part.set_drained(drained);
+    part.router.follow_members(said.members.clone(), said.turns.clone());
+    part.set_drained(said.barred.get(&own).map(|why| why.words().to_owned()));
     if let Err(error) = office.keep_members(&said.members) {
         tracing::error!(%error, "the members could not be kept: it is tried with the next change");
     }
@@ -217,5 +262,43 @@ async fn ask_standing(office: Weak<Office>, running: Weak<Running>, taken: Arc<M
         first = false;
         drop(part);
         runtime::sleep(ASK_EVERY).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::{NodeOperation, OperationState, OperationStep, UnixMs};
+
+    /// A node that was being removed said "it is drained", and how to let it lead again.
+    #[test]
+    fn a_node_that_may_not_lead_says_which_operation_wants_it_so() {
+        let roster = |kind: Option<OperationKind>, role| {
+            let seat = Seat { role, drained: true, ..Seat::default() };
+            let running = kind.map(|kind| NodeOperation {
+                kind,
+                node: NodeId(2),
+                replaces: None,
+                state: OperationState::Running,
+                step: OperationStep::HandOver,
+                note: String::new(),
+                ticket: None,
+                begun_at: UnixMs(1),
+                changed_at: UnixMs(1),
+            });
+            let operations = running.map(|one| (1, one)).into_iter().collect();
+            Roster { nodes: [(NodeId(2), seat)].into(), operations, ..Roster::default() }
+        };
+        for (kind, role, expected) in [
+            (None, SeatRole::Voter, Barred::Drained),
+            (Some(OperationKind::Drain), SeatRole::Voter, Barred::Drained),
+            (Some(OperationKind::Demote), SeatRole::Voter, Barred::Demoted),
+            (Some(OperationKind::Remove), SeatRole::Voter, Barred::Removed),
+            (None, SeatRole::Leaving, Barred::Removed),
+        ] {
+            let told = said(&roster(kind, role)).barred.get(&NodeId(2)).copied();
+            assert_eq!(told, Some(expected), "{kind:?} {role:?}");
+        }
+        assert!(!Barred::Removed.words().contains("drain"));
     }
 }

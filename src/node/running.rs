@@ -25,7 +25,7 @@ use crate::raft::{
 use crate::runtime;
 use crate::shard::{
     Abstaining, AgreedClock, Bar, ForwardConversation, Lobby, MemberSpec, Router, ShardLimits,
-    ShardService, ThirstLimits, open_shard, uuid_bytes,
+    ShardService, ThirstLimits, Turns, open_shard, uuid_bytes,
 };
 use crate::steward::{Balance, Comparison, Delivery, Resize, RunOut, Steward, StewardRules};
 use crate::storage::{Ballast, Checkpoints, Identity, LogOptions, NodeLog, PageDesk};
@@ -120,8 +120,7 @@ pub(super) fn member_of(spec: &MemberSpec) -> Option<(NodeId, Member)> {
 
 /// Names the node that leads a shard when all is well.
 pub(super) fn preferred(members: &[MemberSpec], shard: ShardId) -> NodeId {
-    let at = usize::from(shard.0).checked_rem(members.len()).unwrap_or(0);
-    members.get(at).map(|member| member.node).unwrap_or_default()
+    Turns::of(members.iter().map(|member| member.node)).preferred(shard).unwrap_or_default()
 }
 
 pub(super) fn log_options(config: &Config) -> LogOptions {
@@ -430,7 +429,8 @@ impl Running {
             return;
         }
         let handovers = self.shards.iter().map(|shard| async move {
-            match shard.hand_over(own, None).await {
+            let rather = self.router.preferred(shard.shard());
+            match shard.hand_over_rather(own, rather).await {
                 Ok(()) => {}
                 // The last of a cluster that stops has nobody left.
                 Err(why) if self.stops.load(Ordering::Acquire) => {

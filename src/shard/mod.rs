@@ -28,6 +28,7 @@ mod supply;
 mod tests;
 mod thirst;
 mod trade;
+mod turns;
 mod writer;
 
 pub use desk::*;
@@ -41,4 +42,5 @@ pub use status::*;
 pub use supply::{Asked, Donor, Rank, StockPolicy, Supply};
 pub use thirst::ThirstLimits;
 pub(crate) use trade::Spreading;
+pub use turns::Turns;
 pub use writer::AgreedClock;

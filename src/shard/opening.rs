@@ -183,6 +183,26 @@ impl ShardService {
         self.place.hand_over(own, to, self.limits.heartbeat).await
     }
 
+    /// Hands leadership to `rather` if that one can win, and to whoever else can if it cannot: so
+    /// that it is not moved twice.
+    ///
+    /// # Errors
+    ///
+    /// Words, when nobody can win or it did not happen.
+    pub async fn hand_over_rather(
+        &self,
+        own: NodeId,
+        rather: Option<NodeId>,
+    ) -> Result<(), String> {
+        let able = self.place.successors(own, self.limits.heartbeat, false);
+        if let Some(to) = rather.filter(|to| able.contains(to))
+            && self.hand_over(own, Some(to)).await.is_ok()
+        {
+            return Ok(());
+        }
+        self.hand_over(own, None).await
+    }
+
     /// Tells whether `to` could take the leadership now: it is a voter that answered within two
     /// heartbeats and lacks nothing.
     pub fn could_lead(&self, own: NodeId, to: NodeId) -> bool {

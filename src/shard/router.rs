@@ -28,6 +28,7 @@ use super::status::DigestStatus;
 use super::stock_meter::StockMeter;
 use super::supply::StockPolicy;
 use super::thirst::Thirst;
+use super::turns::Turns;
 use crate::ledger::{Foreseen, NodeId, PauseReason, Query, ShardId};
 use crate::peer::{Address, Lane, Link, Network};
 use crate::planted::{Fault, planted};
@@ -63,8 +64,8 @@ pub struct Router {
     pub(super) stock: StockMeter,
     /// Verdicts on spread items whose home is led here.
     pub(super) collects: Collects,
-    /// The voters that may lead, in the order of their ids.
-    leaders: RwLock<Vec<NodeId>>,
+    /// Whose turn it is to lead when all is well.
+    turns: RwLock<Turns>,
     /// Why this node's part has ended, when another told it.
     dismissed: watch::Sender<Option<String>>,
     /// The homes of all threads. They live as long as the router, or until their runtime ends.
@@ -93,10 +94,10 @@ impl Router {
         thirst: Arc<Thirst>,
         policy: Arc<dyn StockPolicy>,
     ) -> Router {
-        let leaders = members.iter().map(|member| member.node).collect();
+        let turns = Turns::of(members.iter().map(|member| member.node));
         let members = members.into_iter().map(|member| (member.node, member)).collect();
         Router {
-            leaders: RwLock::new(leaders),
+            turns: RwLock::new(turns),
             dismissed: watch::Sender::new(None),
             id: ROUTERS.fetch_add(1, Ordering::Relaxed),
             node,
@@ -117,8 +118,8 @@ impl Router {
         self.members.read().values().cloned().collect()
     }
 
-    /// Knows these members from now on, and that these of them may lead.
-    pub fn follow_members(&self, members: Vec<MemberSpec>, leaders: Vec<NodeId>) {
+    /// Knows these members from now on, and whose turn it is to lead.
+    pub fn follow_members(&self, members: Vec<MemberSpec>, turns: Turns) {
         let members: BTreeMap<NodeId, MemberSpec> =
             members.into_iter().map(|one| (one.node, one)).collect();
         // Connections to those who went, or are elsewhere now, go with them.
@@ -128,14 +129,12 @@ impl Router {
             });
         }
         *self.members.write() = members;
-        *self.leaders.write() = leaders;
+        *self.turns.write() = turns;
     }
 
     /// Names the node that leads a shard when all is well.
     pub fn preferred(&self, shard: ShardId) -> Option<NodeId> {
-        let leaders = self.leaders.read();
-        let at = usize::from(shard.0).checked_rem(leaders.len())?;
-        leaders.get(at).copied()
+        self.turns.read().preferred(shard)
     }
 
     /// Takes the word of another node that this one's part has ended.
