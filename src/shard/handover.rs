@@ -100,7 +100,14 @@ impl Place {
         let Some(closed) = self.fence.close() else { return Ok(()) };
         let mut gate = Reopening { place: self, leadership: closed, is_armed: true };
         let Some(to) = self.caught_up(own, to, heartbeat).await else {
-            return Err("no voter has caught up in time".to_owned());
+            return Err(match to {
+                Some(to) => format!(
+                    "node {to} cannot take it: it has not answered within two heartbeats, or lacks \
+                     entries still after {} ms",
+                    CATCH_UP_MAX.as_millis()
+                ),
+                None => "no voter has caught up in time".to_owned(),
+            });
         };
         let asked = self.group.transfer_to(to).await;
         // Once asked, openraft takes no entry of this leadership any more, whatever comes of the

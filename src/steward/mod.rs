@@ -58,7 +58,10 @@ pub struct Steward {
     kept: (u64, u64),
     kept_at: Instant,
     rest_until: Instant,
+    /// When leadership was last moved from here, or came here.
     moved_at: Instant,
+    /// The leadership that came here last.
+    led: Option<LeaderId>,
     /// The leadership for which time was asked to advance once, so that it has a stamp to go by.
     timed: Option<LeaderId>,
 }
@@ -81,6 +84,7 @@ impl Steward {
             kept_at: now,
             rest_until: now,
             moved_at: now,
+            led: None,
             timed: None,
         }
     }
@@ -127,9 +131,15 @@ impl Steward {
         }
     }
 
-    /// Brings leadership to its preferred node when that is caught up, at most every so often.
+    /// Brings leadership to its preferred node when that is caught up, at most every so often:
+    /// what has just come here, by hand or by an election, stays for as long.
     async fn move_leadership(&mut self) {
         let own = self.rules.own;
+        let led = self.shard.group().leadership().map(|leadership| leadership.id);
+        if self.led != led {
+            self.led = led;
+            self.moved_at = runtime::now();
+        }
         let Some(preferred) = self.router.preferred(self.shard.shard()) else { return };
         self.shard.prefer(preferred);
         let rested = runtime::now() - self.moved_at > self.rules.prefer_every;

@@ -300,6 +300,18 @@ impl Router {
         Sight { roster, shards: self.shard_count(), told, schema, reads }
     }
 
+    /// Asks every member whether it leads a shard, and returns the one that says so, its quorum
+    /// fresh, of the newest leadership.
+    pub(crate) async fn leader_by_its_own_word(
+        self: &Arc<Router>,
+        shard: ShardId,
+    ) -> Option<NodeId> {
+        let report = |told| if let Errands::Report(report) = told { Some(report) } else { None };
+        let told = self.ask_all(self.members(), Errand::Report, report).await;
+        let sight = Sight { told, ..Sight::default() };
+        sight.leader(shard).map(|(node, _)| node)
+    }
+
     /// Asks every node of a roster which schema versions it reads.
     pub(crate) async fn ask_schemas(
         self: &Arc<Router>,

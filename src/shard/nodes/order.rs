@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::errand::{Errand, Errands};
 use super::operation::{begin, cancel, first_roster};
-use super::preflight::{Plan, Rule, plan};
+use super::preflight::{Plan, Rule, may_lead, plan};
 use super::report::Sight;
 use super::token::{print_of, token_of};
 use crate::ledger::{
@@ -18,6 +18,8 @@ use crate::shard::router::Router;
 
 /// How often an order is judged anew when another change came first.
 const TRIES: usize = 8;
+/// How often it is looked who leads a shard that was handed over.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// How long a checkpoint may take.
 const CHECKPOINT_MAX: Duration = Duration::from_secs(60);
 
@@ -220,6 +222,30 @@ fn said(outcome: &Outcome) -> String {
     }
 }
 
+/// Says what came of a handover by who leads afterwards.
+fn who_took(
+    shard: ShardId,
+    to: Option<NodeId>,
+    leader: NodeId,
+    preferred: Option<NodeId>,
+) -> Result<Ordered, Rejected> {
+    if let Some(to) = to.filter(|to| *to != leader) {
+        let words = format!(
+            "node {leader} leads shard {shard} now, and not node {to}: an election came between. \
+             Ask again"
+        );
+        return Err(Rejected::Rule(Rule { name: "leader-is-the-one-named", words }));
+    }
+    let back = match preferred.filter(|preferred| *preferred != leader) {
+        Some(home) => format!(
+            ". It is meant for node {home}, and goes back there by itself after \
+             raft.prefer_every_ms, unless that one is drained"
+        ),
+        None => String::new(),
+    };
+    Ok(Ordered::Done(format!("node {leader} leads shard {shard} now{back}")))
+}
+
 impl Router {
     /// Reads the roster from its leader; that of `cluster init` when nobody has changed it.
     ///
@@ -400,13 +426,40 @@ impl Router {
         if to == Some(leader.node) {
             return Ok(Ordered::Done(format!("node {} leads shard {shard} already", leader.node)));
         }
+        // A shard may be moved also while the roster's has no leader.
+        if let (Some(to), Ok((sight, _))) = (to, self.sight(deadline).await) {
+            may_lead(to, &sight)?;
+        }
         if rehearsal {
             let to = to.map_or("whoever can win".to_owned(), |to| format!("node {to}"));
             let steps = vec![format!("node {} hands shard {shard} to {to}", leader.node)];
             return Ok(Ordered::Planned(Plan { steps, warnings: Vec::new() }));
         }
         let deadline = deadline.min(runtime::now() + Duration::from_secs(3));
-        self.errand_done(&leader, Errand::HandOver { shard, to }, deadline).await
+        self.errand_done(&leader, Errand::HandOver { shard, to }, deadline).await?;
+        self.taken_over(shard, to, deadline).await
+    }
+
+    /// Waits until somebody leads a shard that was handed over, with a fresh quorum, and says who.
+    async fn taken_over(
+        self: &Arc<Router>,
+        shard: ShardId,
+        to: Option<NodeId>,
+        deadline: Instant,
+    ) -> Result<Ordered, Rejected> {
+        loop {
+            if let Some(leader) = self.leader_by_its_own_word(shard).await {
+                return who_took(shard, to, leader, self.preferred(shard));
+            }
+            if runtime::now() >= deadline {
+                let words = format!(
+                    "shard {shard} was handed over, and nobody leads it yet with a fresh quorum: \
+                     look at `holdfast shard list`"
+                );
+                return Err(Rejected::Unknown(words));
+            }
+            runtime::sleep(LOOK_EVERY).await;
+        }
     }
 
     async fn checkpoint_of(

@@ -285,6 +285,25 @@ fn shrink(
     Ok(())
 }
 
+/// Judges whether a shard may be handed to a node by its name.
+pub(super) fn may_lead(node: NodeId, sight: &Sight) -> Result<(), Rule> {
+    let named = voter(node, sight)?;
+    if sight.roster.nodes.get(&node).is_some_and(|seat| seat.drained) {
+        return broken(
+            "node-leads",
+            format!("{named} is drained: `holdfast node undrain {node}` lets it lead again"),
+        );
+    }
+    match sight.told.get(&node) {
+        None => broken("node-answers", format!("{named} does not answer: it could not win")),
+        Some(report) if !report.stands => broken(
+            "node-leads",
+            format!("{named} does not stand for election now: `holdfast status` says why"),
+        ),
+        Some(_) => Ok(()),
+    }
+}
+
 fn drain(node: NodeId, sight: &Sight) -> Result<String, Rule> {
     let named = voter(node, sight)?;
     let drained = |node: &NodeId| sight.roster.nodes.get(node).is_some_and(|seat| seat.drained);
@@ -511,6 +530,23 @@ mod tests {
                 (judged, expected) => panic!("{named}: {judged:?} instead of {expected:?}"),
             }
         }
+    }
+
+    /// A transfer to a drained node said "no voter has caught up in time".
+    #[test]
+    fn transfer_to_a_node_that_cannot_lead_is_refused_for_the_reason_that_it_has() {
+        let mut seats = VOTERS[..3].to_vec();
+        seats.push((4, SeatRole::Learner));
+        let mut seen = sight(&seats, &[1, 2]);
+        let words = |node, seen: &Sight| may_lead(NodeId(node), seen).expect_err("refused").words;
+        assert!(may_lead(NodeId(2), &seen).is_ok());
+        assert!(words(3, &seen).contains("does not answer"));
+        assert!(words(4, &seen).contains("does not vote"));
+        assert!(words(9, &seen).contains("there is no node 9"));
+        seen.told.get_mut(&NodeId(2)).expect("it answers").stands = false;
+        assert!(words(2, &seen).contains("does not stand"));
+        seen.roster.nodes.get_mut(&NodeId(2)).expect("it has a seat").drained = true;
+        assert!(words(2, &seen).contains("is drained: `holdfast node undrain 2`"));
     }
 
     #[test]
