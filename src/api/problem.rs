@@ -188,7 +188,7 @@ kinds! {
     KeyReused "idempotency-key-reused" 422 "The key was used for another request." false false;
     ExtendBudgetSpent "extend-budget-spent" 422 "The hold cannot be extended further." false false;
     PreconditionRequired "precondition-required" 428 "The call needs If-Match." false false;
-    Internal "internal" 500 "Holdfast is at fault." false true;
+    Internal "internal" 500 "Holdfast is at fault." true true;
     NotImplemented "not-implemented" 501 "This version does not do that." false false;
     ItemPaused "item-paused" 503 "Nothing is granted now; nothing was taken." true true;
     Overloaded "overloaded" 503 "Too much is queued; nothing was taken." true true;
@@ -214,5 +214,22 @@ impl Problem {
     /// Returns its slug: the part of its type after `/problems/`.
     pub fn slug(&self) -> &str {
         self.kind.strip_prefix("/problems/").unwrap_or(&self.kind)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A 500 said "retry with the same key" beside `retryable: false`.
+    #[test]
+    fn what_decides_nothing_is_retried_with_its_key_or_not_at_all() {
+        for kind in ProblemKind::ALL.iter().filter(|kind| kind.status() >= 500) {
+            assert_eq!(kind.retryable(), kind.retry_same_key(), "{}", kind.slug());
+        }
+        // A refusal that leaves the key free for a later attempt, and says so on its page.
+        let later = ProblemKind::ALL.iter().filter(|one| one.retry_same_key() && !one.retryable());
+        let later: Vec<_> = later.map(|kind| kind.slug()).collect();
+        assert_eq!(later, ["sold-out", "buyer-limit", "stock-committed"]);
     }
 }

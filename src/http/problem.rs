@@ -308,6 +308,8 @@ pub(crate) fn refusal(refused: Refusal) -> Problem {
         Refusal::SaleNotOpen { opens_at, closes_at } => Problem {
             opens_at: opens_at.map(wire::time),
             closes_at: closes_at.map(wire::time),
+            // One that only closes has closed.
+            retryable: opens_at.is_some(),
             ..Problem::new(
                 K::SaleNotOpen,
                 match (opens_at, closes_at) {
