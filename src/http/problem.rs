@@ -11,7 +11,7 @@ use axum::response::Response;
 
 use super::wire;
 use crate::api::{self, Problem, ProblemKind};
-use crate::ledger::{Answer, CommitPoint, Found, HoldState, HoldView, NodeId, Refusal};
+use crate::ledger::{Answer, CommitPoint, Found, HoldState, HoldView, NodeId, Refusal, UnixMs};
 use crate::shard::{Outcome, Reply};
 
 pub(crate) const COMMIT: HeaderName = HeaderName::from_static(api::HEADER_COMMIT);
@@ -264,6 +264,24 @@ fn paused(reason: &str) -> Problem {
     }
 }
 
+fn not_open(opens_at: Option<UnixMs>, closes_at: Option<UnixMs>) -> Problem {
+    let words = match (opens_at, closes_at) {
+        (Some(at), None) => format!("The sale opens at {}.", wire::time(at)),
+        (None, Some(at)) => format!("The sale closed at {}.", wire::time(at)),
+        (Some(from), Some(to)) => {
+            format!("The sale runs from {} to {}.", wire::time(from), wire::time(to))
+        }
+        (None, None) => "The sale is not open.".to_owned(),
+    };
+    Problem {
+        opens_at: opens_at.map(wire::time),
+        closes_at: closes_at.map(wire::time),
+        // One that only closes has closed.
+        retryable: opens_at.is_some(),
+        ..Problem::new(ProblemKind::SaleNotOpen, words)
+    }
+}
+
 /// Maps a refusal of the ledger, or of the gate.
 pub(crate) fn refusal(refused: Refusal) -> Problem {
     use ProblemKind as K;
@@ -305,23 +323,7 @@ pub(crate) fn refusal(refused: Refusal) -> Problem {
             K::ItemClosed,
             "The item is closed, which is final: no more holds. Holds that exist run their course.",
         ),
-        Refusal::SaleNotOpen { opens_at, closes_at } => Problem {
-            opens_at: opens_at.map(wire::time),
-            closes_at: closes_at.map(wire::time),
-            // One that only closes has closed.
-            retryable: opens_at.is_some(),
-            ..Problem::new(
-                K::SaleNotOpen,
-                match (opens_at, closes_at) {
-                    (Some(at), None) => format!("The sale opens at {}.", wire::time(at)),
-                    (None, Some(at)) => format!("The sale closed at {}.", wire::time(at)),
-                    (Some(from), Some(to)) => {
-                        format!("The sale runs from {} to {}.", wire::time(from), wire::time(to))
-                    }
-                    (None, None) => "The sale is not open.".to_owned(),
-                },
-            )
-        },
+        Refusal::SaleNotOpen { opens_at, closes_at } => not_open(opens_at, closes_at),
         Refusal::KeyVoided => Problem::new(
             K::KeyVoided,
             "The key was given up for good and made no hold. Take a fresh key for a new attempt.",
