@@ -286,8 +286,11 @@ fn cluster_init_adopts_all_before_any_begins() {
     let dir = tempfile::tempdir().expect("a directory");
     let plan = dir.path().join("plan.json");
     let ready = r#"{"cluster_id":"c","nodes":[],"shards":[{"shard":0,"leader":1}]}"#;
-    let node = |n: u8| {
-        Scripted::start(vec![
+    let writes = |active: u8| {
+        json(200, &format!(r#"{{"schema":{{"active":{active},"reads":{{"newest":2}}}}}}"#))
+    };
+    let node = |n: u8, after: Vec<Step>| {
+        let mut script = vec![
             json(200, r#"{"node":0,"nodes":[],"shards":[]}"#),
             json(
                 200,
@@ -298,9 +301,12 @@ fn cluster_init_adopts_all_before_any_begins() {
             ),
             json(200, r#"{"members":2}"#),
             json(200, ready),
-        ])
+        ];
+        script.extend(after);
+        Scripted::start(script)
     };
-    let (one, two) = (node(1), node(2));
+    let one = node(1, vec![writes(1), json(200, r#"{"done":"it is 2"}"#), writes(2)]);
+    let two = node(2, vec![writes(2)]);
     let urls = format!("{},{}", one.url(), two.url());
     let plan_text = plan.display().to_string();
     let line = ["cluster", "init", "--nodes", &urls, "--plan", &plan_text, "--json"];
@@ -315,6 +321,8 @@ fn cluster_init_adopts_all_before_any_begins() {
     let begin: Value = serde_json::from_str(&one.got()[2].body).expect("JSON");
     assert_eq!(begin["members"][1]["peer_addr"], "p:2");
     assert!(!plan.exists(), "the secret does not lie about");
+    // It has nothing that an older build wrote: it begins at the newest schema version.
+    assert!(one.got()[5].line.starts_with("POST /admin/v1/cluster/upgrade"), "{:?}", one.got());
 }
 
 #[test]

@@ -5,7 +5,7 @@
 mod http_desk;
 
 use axum::http::StatusCode;
-use holdfast::ledger::{LogIndex, NodeId, PauseReason};
+use holdfast::ledger::{LogIndex, NodeId, PauseReason, SchemaVersion};
 use holdfast::shard::{Consistency, Hop, Outcome};
 use http_desk::{JSON, Shop};
 
@@ -685,6 +685,68 @@ async fn readyz_says_why_not_and_what_to_do() {
     assert_eq!(shop.get("/v1/sold-out").await.slug(), "not-serving");
     assert_eq!(shop.get("/admin/v1/digest").await.slug(), "not-serving");
     assert_eq!(shop.get("/admin/v1/cluster").await.status, StatusCode::OK);
+}
+
+/// Moves by hand were proposed to a cluster of schema version 1, whose older nodes would have
+/// stopped at the entry.
+#[tokio::test]
+async fn move_by_hand_waits_for_the_schema_version_that_has_it() {
+    let shop = Shop::new();
+    let regions = r#"{"eu":{"quota":5,"buckets":1},"us":{"quota":5,"buckets":1}}"#;
+    let made = shop.put("shirt", &format!(r#"{{"total":10,"regions":{regions}}}"#)).await;
+    assert_eq!(made.status, StatusCode::CREATED, "{made:?}");
+    shop.desk.set_status(|status| status.schema.active = SchemaVersion::FIRST);
+    let entries = shop.desk.entries();
+    let body = r#"{"from":0,"to":1,"quantity":1}"#;
+    let refused = shop.post("/v1/items/shirt/transfers", "m", body).await;
+    assert_eq!((refused.status.as_u16(), refused.slug().as_str()), (409, "cluster-refused"));
+    assert_eq!(refused.json()["reason"], "schema-version");
+    for words in ["needs schema version 2", "writes 1", "holdfast cluster upgrade"] {
+        assert!(refused.text.contains(words), "{}", refused.text);
+    }
+    assert_eq!(shop.desk.entries(), entries, "nothing was proposed");
+    shop.desk.set_status(|status| status.schema.active = SchemaVersion::MOVE_BY_HAND);
+    let moved = shop.post("/v1/items/shirt/transfers", "m", body).await;
+    assert_eq!(moved.status, StatusCode::OK, "{moved:?}");
+}
+
+/// A removed node's `/v1` answers advised `cluster init`, and its disk was "0 MiB free of 0".
+#[tokio::test]
+async fn a_removed_node_says_so_on_every_path_and_advises_no_new_cluster() {
+    let shop = Shop::new();
+    shop.desk.set_status(|status| {
+        let node = status.node;
+        *status = Default::default();
+        (status.node, status.cluster_id) = (node, Some("c0".repeat(16)));
+        status.stopped = Some("node 2 was removed from the cluster".to_owned());
+        status.ended_for_good = true;
+    });
+    for path in ["/v1/items", "/v1/sold-out", "/admin/v1/digest"] {
+        let refused = shop.get(path).await;
+        assert_eq!(refused.slug(), "not-serving", "{path}");
+        assert!(refused.text.contains("was removed from the cluster"), "{}", refused.text);
+        assert!(refused.text.contains("Ask another node"), "{}", refused.text);
+        assert!(!refused.text.contains("cluster init"), "{path}: {}", refused.text);
+    }
+    let ready = shop.get("/readyz?verbose").await.text;
+    assert!(ready.contains("--join URL --token TOKEN"), "{ready}");
+    assert!(!ready.contains("cluster init") && !ready.contains("free of 0"), "{ready}");
+    assert!(!ready.contains("sync 0 us"), "{ready}");
+}
+
+#[tokio::test]
+async fn an_empty_node_says_which_it_is() {
+    let shop = Shop::new();
+    shop.desk.set_status(|status| {
+        *status = Default::default();
+        (status.name, status.http_addr) = (Some("n3".to_owned()), "10.0.0.3:7101".to_owned());
+    });
+    let cluster = shop.get("/admin/v1/cluster").await.json();
+    assert_eq!((&cluster["name"], &cluster["http_addr"]), (&"n3".into(), &"10.0.0.3:7101".into()));
+    for path in ["/readyz?verbose", "/v1/sold-out"] {
+        let told = shop.get(path).await.text;
+        assert!(told.contains("This node (n3, at 10.0.0.3:7101) belongs to no cluster"), "{told}");
+    }
 }
 
 #[tokio::test]

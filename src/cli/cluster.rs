@@ -185,6 +185,7 @@ pub(super) async fn found(
     }
     bar.finish_and_clear();
     let ready = wait_for_leaders(&clients, &plan.cluster_id, true).await?;
+    write_newest(&clients).await?;
     // All nodes have it: the secret need not lie about. A file that cannot be removed hurts nobody.
     let _ = std::fs::remove_file(plan_file);
     Ok(ready)
@@ -368,6 +369,43 @@ async fn wait_for_leaders(
         sleep(ASK_AGAIN).await;
     }
     Err(Failure::Unavailable(format!("the cluster is made, but not serving: {missing}")))
+}
+
+/// Takes a new cluster to the newest schema version that all of its nodes read: it has nothing that
+/// an older build wrote. A node that is held back holds it back.
+async fn write_newest(clients: &[(&str, Client)]) -> Result<(), Failure> {
+    let Some((_, first)) = clients.first() else { return Ok(()) };
+    let version = |told: &Value, at: &str| told.pointer(at).and_then(Value::as_u64).unwrap_or(1);
+    let told = first.get("/admin/v1/cluster").await?.body;
+    let (active, newest) =
+        (version(&told, "/schema/active"), version(&told, "/schema/reads/newest"));
+    if active >= newest {
+        return Ok(());
+    }
+    for _ in active..newest {
+        match send(first, Method::POST, "/admin/v1/cluster/upgrade", None).await {
+            Ok(_) => {}
+            Err(Failure::Refused(problem)) if is_held_back(&problem) => return Ok(()),
+            Err(failure) => return Err(failure),
+        }
+    }
+    // Each node goes by what it has applied.
+    let until = now() + LEADERS_WITHIN;
+    for (url, client) in clients {
+        while version(&client.get("/admin/v1/cluster").await?.body, "/schema/active") < newest {
+            if now() >= until {
+                let words = format!("{url} has not come to schema version {newest}");
+                return Err(Failure::Unavailable(words));
+            }
+            sleep(ASK_AGAIN).await;
+        }
+    }
+    Ok(())
+}
+
+/// Tells whether some node does not read the next schema version.
+fn is_held_back(problem: &Problem) -> bool {
+    problem.members.get("reason").and_then(Value::as_str) == Some("every-node-reads-it")
 }
 
 #[cfg(test)]

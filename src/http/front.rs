@@ -215,12 +215,24 @@ impl Front {
         if is_read { said.map_err(Failure::of_read) } else { said }
     }
 
-    /// Asks for a change.
+    /// Asks for a change; refuses one that the cluster does not write yet.
     pub(crate) async fn change(
         &self,
         call: &Call,
         command: Command,
     ) -> Result<(Answer, Stamp), Failure> {
+        let since = command.since();
+        // Nearly everything was there from the first version on.
+        if since > SchemaVersion::FIRST {
+            let writes = self.desk.status().schema.active;
+            if writes < since {
+                let danger = "an older node would stop at the entry of it";
+                let words = writes.lacks("this change", since, danger);
+                let mut failure = Failure::new(ProblemKind::ClusterRefused, words);
+                failure.problem.reason = Some("schema-version".to_owned());
+                return Err(failure);
+            }
+        }
         self.decide(call, Question::from(command)).await
     }
 

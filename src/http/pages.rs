@@ -155,8 +155,9 @@ const WORDS: [(ProblemKind, &str); 31] = [
     ),
     (
         ProblemKind::ClusterRefused,
-        "The node does not take this step of `cluster init` in its present state; `detail` says \
-         why. A node that belongs to a cluster never joins another.",
+        "The cluster, or the node, does not take this step in its present state; `detail` says \
+         why, and `reason` names the rule. A node that belongs to a cluster never joins another; \
+         what needs a newer schema version waits for `holdfast cluster upgrade`.",
     ),
     (
         ProblemKind::HoldExpired,

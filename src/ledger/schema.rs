@@ -12,7 +12,7 @@
 //! | version | what it brought |
 //! |---|---|
 //! | 1 | everything before this table |
-//! | 2 | this entry and its page; invitations that are for one region |
+//! | 2 | this entry and its page; invitations that are for one region; moves of stock by hand |
 
 use std::fmt;
 
@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use super::answer::{Answer, Refusal};
 use super::bounds::{Decided, invalid, refuse};
+use super::command::{Change, CommandOf};
 use super::item;
 use super::page::{PAGE_VERSION, PageId};
 use super::roster::{ROSTER_SHARD, SetRoster};
@@ -36,6 +37,17 @@ impl SchemaVersion {
     pub const NEWEST: SchemaVersion = SchemaVersion(2);
     /// The first in which an invitation may be for one region.
     pub const REGION_INVITED: SchemaVersion = SchemaVersion(2);
+    /// The first in which an operator moves stock by hand.
+    pub const MOVE_BY_HAND: SchemaVersion = SchemaVersion(2);
+
+    /// Says that something needs another version than this one, which the cluster writes, and what
+    /// to do; `since` is what would come of it.
+    pub fn lacks(self, what: &str, needs: SchemaVersion, since: &str) -> String {
+        format!(
+            "{what} needs schema version {needs}, and the cluster writes {self}: {since}. Bring \
+             every node to a version that reads {needs}, then run `holdfast cluster upgrade`"
+        )
+    }
 
     /// Returns the version after it.
     pub fn next(self) -> SchemaVersion {
@@ -99,6 +111,52 @@ pub struct SetSchema {
     pub to: SchemaVersion,
     /// The roster whose members all read it, set again as it was read.
     pub members: SetRoster,
+}
+
+impl<P> CommandOf<P> {
+    /// Returns the first version that has this command: it may be proposed only when the cluster
+    /// writes that one, since an older build stops at an entry that it cannot read.
+    pub fn since(&self) -> SchemaVersion {
+        match self {
+            CommandOf::Adjust(adjust) => match adjust.change {
+                Change::Claim(_) | Change::Move(_) => SchemaVersion::MOVE_BY_HAND,
+                Change::Raise(_)
+                | Change::Lower(_)
+                | Change::Set { .. }
+                | Change::RaiseIn { .. }
+                | Change::LowerIn { .. } => SchemaVersion::FIRST,
+            },
+            // What raises the version is proposed when every node says that it reads the next.
+            CommandOf::SetSchema(_)
+            | CommandOf::Define(_)
+            | CommandOf::SetMode(_)
+            | CommandOf::Retire(_)
+            | CommandOf::Place(_)
+            | CommandOf::Extend(_)
+            | CommandOf::Confirm(_)
+            | CommandOf::Release(_)
+            | CommandOf::Return(_)
+            | CommandOf::Void(_)
+            | CommandOf::Advance
+            | CommandOf::OpenBucket(_)
+            | CommandOf::SendStock(_)
+            | CommandOf::AcceptStock(_)
+            | CommandOf::SettleStock(_)
+            | CommandOf::DefineSpread(_)
+            | CommandOf::SetLayout(_)
+            | CommandOf::Configure(_)
+            | CommandOf::CopyAnswered(_)
+            | CommandOf::EraseCopy(_)
+            | CommandOf::LowerBegin(_)
+            | CommandOf::LowerCommit(_)
+            | CommandOf::LowerAbort(_)
+            | CommandOf::DeleteBegin(_)
+            | CommandOf::DeleteAbort(_)
+            | CommandOf::DeleteCommit(_)
+            | CommandOf::MoveStock(_)
+            | CommandOf::SetRoster(_) => SchemaVersion::FIRST,
+        }
+    }
 }
 
 /// What a ledger keeps of its version.

@@ -12,11 +12,11 @@ use futures_util::future::BoxFuture;
 use holdfast::http::{Front, Limits, router};
 use holdfast::ledger::{
     Answer, BatchOf, CommandOf, CommitPoint, LeaderId, Ledger, LogIndex, NodeId, Place, Placement,
-    Settings, ShardId, UnixMs,
+    SchemaVersion, Settings, ShardId, UnixMs,
 };
 use holdfast::shard::{
     Adopt, Adopted, Consistency, Desk, Hop, MemberSpec, NodeStatus, Outcome, Question, Reply,
-    Request, Role, ShardStatus,
+    Request, Role, SchemaStatus, ShardStatus,
 };
 use http_body_util::BodyExt;
 use tower::ServiceExt;
@@ -77,6 +77,7 @@ impl LedgerDesk {
             node: NodeId(2),
             members: vec![member],
             shards: vec![shard],
+            schema: SchemaStatus { active: SchemaVersion::NEWEST, ..SchemaStatus::default() },
             ..NodeStatus::default()
         };
         Arc::new(LedgerDesk {

@@ -64,6 +64,6 @@ impl Book {
             .says(200, "Moved.", moved.clone())
             .says(202, "Sent; it arrives by itself.", moved)
             .changing()
-            .or(&[K::NotFound, K::StockCommitted])
+            .or(&[K::NotFound, K::StockCommitted, K::ClusterRefused])
     }
 }

@@ -144,15 +144,9 @@ fn voter(node: NodeId, sight: &Sight) -> Result<String, Rule> {
 fn add(region: Option<&str>, sight: &Sight, warnings: &mut Vec<String>) -> Result<(), Rule> {
     let needs = SchemaVersion::REGION_INVITED;
     if let Some(region) = region.filter(|_| sight.schema < needs) {
-        return broken(
-            "schema-version",
-            format!(
-                "an invitation for region {region} needs schema version {needs}, and the cluster \
-                 writes {}: an older node would let any machine in by it. Bring every node to a \
-                 version that reads {needs}, then run `holdfast cluster upgrade`",
-                sight.schema
-            ),
-        );
+        let what = format!("an invitation for region {region}");
+        let danger = "an older node would let any machine in by it";
+        return broken("schema-version", sight.schema.lacks(&what, needs, danger));
     }
     let voters = sight.voters().len();
     if voters % 2 == 1 {
@@ -332,7 +326,9 @@ fn undrain(node: NodeId, sight: &Sight) -> Result<String, Rule> {
     let named = voter(node, sight)?;
     match sight.roster.nodes.get(&node) {
         Some(seat) if seat.drained => Ok(named),
-        Some(_) | None => broken("node-is-drained", format!("node {node} is not drained")),
+        Some(_) | None => {
+            broken("node-is-drained", format!("node {node} is not drained: it may lead"))
+        }
     }
 }
 
@@ -547,6 +543,13 @@ mod tests {
         assert!(words(2, &seen).contains("does not stand"));
         seen.roster.nodes.get_mut(&NodeId(2)).expect("it has a seat").drained = true;
         assert!(words(2, &seen).contains("is drained: `holdfast node undrain 2`"));
+        let undrain = |node| plan(&Order::Undrain { node: NodeId(node) }, &seen);
+        assert!(undrain(2).is_ok());
+        let twice = undrain(1).expect_err("nobody drained it");
+        assert_eq!(
+            (twice.name, twice.words.as_str()),
+            ("node-is-drained", "node 1 is not drained: it may lead")
+        );
     }
 
     #[test]
