@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use comfy_table::Table;
 use http::Method;
 use serde_json::{Value, json};
 
@@ -291,7 +292,7 @@ async fn watch(
                 if !note.is_empty() {
                     voice.say(&note);
                 }
-                voice.data(&told, || rows(&steps, &["step", "state", "title"]));
+                voice.data(&told, || shown_steps(&told, &steps));
                 return Ok(());
             }
             "cancelled" => {
@@ -311,6 +312,15 @@ async fn watch(
         }
         sleep(LOOK_EVERY).await;
     }
+}
+
+/// The steps of an operation that is done; what it was, when it had none.
+fn shown_steps(told: &Value, steps: &[Value]) -> Table {
+    if !steps.is_empty() {
+        return rows(steps, &["step", "state", "title"]);
+    }
+    let kind = told["kind"].as_str().unwrap_or_default();
+    super::output::members(&json!({"done": format!("{kind} of node {}", told["node"])}))
 }
 
 async fn list(client: &Client, voice: Voice) -> Result<(), Failure> {
@@ -379,6 +389,13 @@ mod tests {
             (shown["step"].as_str(), shown["note"].as_str()),
             (Some("catch-up"), Some("1 of 4 shards"))
         );
+    }
+
+    #[test]
+    fn an_operation_without_steps_is_shown_as_done_and_not_as_an_empty_table() {
+        let told = json!({"kind": "undrain", "node": 2, "steps": []});
+        let shown = shown_steps(&told, &[]).to_string();
+        assert!(shown.contains("undrain of node 2"), "{shown}");
     }
 
     #[test]
