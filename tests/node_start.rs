@@ -158,6 +158,25 @@ fn copy_all(from: &Path, to: &Path) {
 
 /// Law 10, seen from the others: whoever comes back under a member's id with another log, wiped or
 /// made anew, is let in on no lane, so that it votes and is appended to nowhere.
+/// Whoever had no part in a cluster, or had one no more, told of a disk of 0 bytes.
+#[tokio::test]
+async fn the_figures_of_the_disk_are_real_before_during_and_after_a_nodes_part() {
+    let place = Place::new();
+    let desk = place.open().await;
+    let is_real = |when: &str| {
+        let log = desk.status().log;
+        let figures = (log.disk_total_bytes, log.disk_free_bytes, log.disk_floor_bytes);
+        assert!(figures.0 > 0 && figures.1 > 0 && figures.2 > 0, "{when}: {figures:?}");
+    };
+    is_real("empty");
+    let members = vec![adopt(&desk, "c1", 1).await];
+    is_real("adopted");
+    desk.begin(members).await.expect("it begins");
+    is_real("running");
+    desk.0.stop().await;
+    is_real("stopped");
+}
+
 #[tokio::test]
 async fn peers_accept_votes_and_appends_from_no_other_pair_of_node_and_log() {
     let place = Place::new();

@@ -58,12 +58,27 @@ pub struct Steward {
     kept: (u64, u64),
     kept_at: Instant,
     rest_until: Instant,
-    /// When leadership was last moved from here, or came here.
-    moved_at: Instant,
-    /// The leadership that came here last.
-    led: Option<LeaderId>,
+    stay: Stay,
     /// The leadership for which time was asked to advance once, so that it has a stamp to go by.
     timed: Option<LeaderId>,
+}
+
+/// How long leadership has been as it is: it came here, or a move from here was tried.
+#[derive(Debug, Clone, Copy)]
+struct Stay {
+    led: Option<LeaderId>,
+    since: Instant,
+}
+
+impl Stay {
+    /// Tells whether it has lasted for longer than that. What has just come, by hand or by an
+    /// election, begins anew.
+    fn is_over(&mut self, led: Option<LeaderId>, now: Instant, lasts: Duration) -> bool {
+        if self.led != led {
+            *self = Stay { led, since: now };
+        }
+        now - self.since > lasts
+    }
 }
 
 impl Steward {
@@ -83,8 +98,7 @@ impl Steward {
             kept: (0, 0),
             kept_at: now,
             rest_until: now,
-            moved_at: now,
-            led: None,
+            stay: Stay { led: None, since: now },
             timed: None,
         }
     }
@@ -136,20 +150,16 @@ impl Steward {
     async fn move_leadership(&mut self) {
         let own = self.rules.own;
         let led = self.shard.group().leadership().map(|leadership| leadership.id);
-        if self.led != led {
-            self.led = led;
-            self.moved_at = runtime::now();
-        }
+        let rested = self.stay.is_over(led, runtime::now(), self.rules.prefer_every);
         let Some(preferred) = self.router.preferred(self.shard.shard()) else { return };
         self.shard.prefer(preferred);
-        let rested = runtime::now() - self.moved_at > self.rules.prefer_every;
         if own == preferred || !rested || !self.shard.leads() {
             return;
         }
         if !self.shard.could_lead(own, preferred) {
             return;
         }
-        self.moved_at = runtime::now();
+        self.stay.since = runtime::now();
         if let Err(why) = self.shard.hand_over(own, Some(preferred)).await {
             tracing::info!(shard = %self.shard.shard(), to = %preferred, %why, "no transfer");
             return;
@@ -179,5 +189,33 @@ impl Steward {
                 tracing::warn!(shard = %self.shard.shard(), %error, "no checkpoint was made");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A leadership that was moved by hand went back within a second to the node that the shard
+    /// prefers, when its steward had not moved anything for a minute.
+    #[test]
+    fn leadership_that_has_just_come_stays_as_long_as_one_that_was_moved() {
+        crate::raft::trial::run(async {
+            let (at, minute) = (runtime::now(), Duration::from_secs(60));
+            let led = |term| Some(LeaderId { term, node: NodeId(1) });
+            let mut stay = Stay { led: None, since: at };
+            for (after_s, led, over) in [
+                (70, None, true),
+                (71, led(2), false),
+                (131, led(2), false),
+                (132, led(2), true),
+                (133, led(4), false),
+                (193, led(4), false),
+                (194, led(4), true),
+            ] {
+                let judged = stay.is_over(led, at + Duration::from_secs(after_s), minute);
+                assert_eq!(judged, over, "after {after_s} s");
+            }
+        });
     }
 }

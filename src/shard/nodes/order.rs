@@ -515,3 +515,23 @@ impl Router {
         Ok((leader, shard))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A transfer was told as done though another than the one named led a moment later.
+    #[test]
+    fn transfer_is_done_only_when_the_one_named_leads_and_tells_who_does() {
+        let took = |to: Option<u64>, leader, home| {
+            who_took(ShardId(1), to.map(NodeId), NodeId(leader), Some(NodeId(home)))
+        };
+        let done = |words: &str| Ok(Ordered::Done(words.to_owned()));
+        assert_eq!(took(Some(3), 3, 3), done("node 3 leads shard 1 now"));
+        assert_eq!(took(None, 2, 2), done("node 2 leads shard 1 now"));
+        let Ok(Ordered::Done(words)) = took(Some(3), 3, 2) else { panic!("it leads") };
+        assert!(words.contains("meant for node 2"), "{words}");
+        let Err(Rejected::Rule(rule)) = took(Some(3), 1, 2) else { panic!("another leads") };
+        assert!(rule.words.contains("node 1 leads shard 1 now, and not node 3"), "{rule:?}");
+    }
+}
