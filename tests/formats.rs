@@ -268,6 +268,19 @@ async fn goes_on(name: &str, schema: u16) {
     assert_eq!(json!(audit.number_of("sold")), replayed["sold"], "{replayed}");
     let placed = ask(&fleet, "/v1/items/ticket/holds", "new", &json!({"quantity": 1})).await;
     assert_eq!(placed["state"], "held");
+    // Then its cluster is taken on to the newest version, and keeps what the older one wrote.
+    ask(&fleet, "/admin/v1/cluster/upgrade", "up", &json!({})).await;
+    fleet.terminate(1);
+    fleet.wait_exit(1, Duration::from_secs(10)).await;
+    fleet.start_node(1);
+    fleet.wait_ready().await;
+    let view = fleet.read(1, "/admin/v1/cluster").await;
+    assert_eq!(view.body["schema"]["active"], json!(2), "{name}");
+    for id in sold.as_array().expect("a list") {
+        let path = format!("/v1/holds/{}", id.as_str().expect("an id"));
+        assert_eq!(fleet.read(1, &path).await.body["state"], "sold", "{name}");
+    }
+    assert_eq!(fleet.audit("ticket").await.number_of("total"), 110, "{name}");
 }
 
 #[tokio::test]

@@ -731,7 +731,7 @@ async fn a_removed_node_says_so_on_every_path_and_advises_no_new_cluster() {
     let ready = shop.get("/readyz?verbose").await.text;
     assert!(ready.contains("--join URL --token TOKEN"), "{ready}");
     assert!(!ready.contains("cluster init") && !ready.contains("free of 0"), "{ready}");
-    assert!(!ready.contains("sync 0 us"), "{ready}");
+    assert!(!ready.contains("sync 0 us") && !ready.contains("allowed 0 ms"), "{ready}");
 }
 
 #[tokio::test]

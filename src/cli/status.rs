@@ -149,6 +149,9 @@ fn head(cluster: &Value, views: &[Value]) -> String {
     let Some(id) = cluster.get("cluster_id").and_then(Value::as_str) else {
         return "cluster (none)".to_owned();
     };
+    if !is_absent(cluster.get("stopped")) {
+        return format!("cluster {id}: this node takes no part in it");
+    }
     let (nodes, shards) = (list(cluster, "nodes").len(), list(cluster, "shards").len());
     let tolerated = number(cluster, "failures_tolerated").unwrap_or_default();
     let up = list(cluster, "nodes").iter().filter(|node| view_of(views, node).is_some()).count();
@@ -370,6 +373,12 @@ mod tests {
         assert!(words.starts_with("the node n2, at h:7102 belongs to no cluster"), "{words}");
         let words = uninitialised(&json!({"node": 0, "http_addr": "h:7102"}));
         assert!(words.starts_with("the node h:7102 belongs to no cluster"), "{words}");
+    }
+
+    #[test]
+    fn a_node_that_takes_no_part_tells_no_figures_of_its_cluster() {
+        let told = json!({"cluster_id": "c", "node": 3, "stopped": "removed", "nodes": []});
+        assert_eq!(head(&told, &[told.clone()]), "cluster c: this node takes no part in it");
     }
 
     #[test]

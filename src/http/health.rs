@@ -166,6 +166,11 @@ fn about_the_node(status: &NodeStatus, text: &mut String) {
         let _ = write!(text, "; sync {} us, p99 {} us", log.sync_p50_us, log.sync_p99_us);
     }
     text.push('\n');
+    if clocks.offset_ms_max == 0 {
+        // It compares its clock with nobody's.
+        text.push('\n');
+        return;
+    }
     let offsets = clocks.offset_ms.iter().map(|(node, ms)| format!("node {node} {ms:+} ms"));
     let offsets: Vec<String> = offsets.collect();
     let others = if offsets.is_empty() { "nobody answers".to_owned() } else { offsets.join(", ") };
