@@ -129,7 +129,7 @@ impl Approach {
 mod tests {
     use super::*;
     use crate::ledger::{NodeId, ShardId};
-    use crate::raft::trial::{Site, entry, run};
+    use crate::raft::trial::{Alone, Site, define, entry, item, run, until};
     use crate::storage::SimDisk;
     use crate::storage::pages::SimPages;
 
@@ -179,6 +179,29 @@ mod tests {
             assert_eq!(pace.kept_from(), None, "the disk is full");
             drop(newer);
             opened.close().await;
+        });
+    }
+
+    #[test]
+    fn a_group_purges_no_further_than_a_checkpoint_on_its_way_unless_the_disk_is_full() {
+        run(async {
+            let alone = Alone::start().await;
+            let add = async |number: u64| {
+                alone.apply(&[define(item(number), 10)]).await;
+                alone.group.checkpoint().await.expect("a checkpoint").index
+            };
+            let (sent, _) = (add(1).await, add(2).await);
+            let kept = alone.group.pace.keep(4, sent);
+            for number in 3..6 {
+                add(number).await;
+            }
+            let purged = || alone.group.state().purged;
+            until("a purge", || purged() >= sent).await;
+            runtime::sleep(ms(20)).await;
+            assert_eq!(purged(), sent, "its receiver needs what follows");
+            alone.group.checkpoint_to_make_room().await.expect("a checkpoint");
+            until("a purge that makes room", || purged() > sent).await;
+            drop(kept);
         });
     }
 
