@@ -378,7 +378,10 @@ mod tests {
     #[test]
     fn a_node_that_takes_no_part_tells_no_figures_of_its_cluster() {
         let told = json!({"cluster_id": "c", "node": 3, "stopped": "removed", "nodes": []});
-        assert_eq!(head(&told, &[told.clone()]), "cluster c: this node takes no part in it");
+        assert_eq!(
+            head(&told, std::slice::from_ref(&told)),
+            "cluster c: this node takes no part in it"
+        );
     }
 
     #[test]
