@@ -20,6 +20,8 @@ use crate::shard::router::Router;
 const TRIES: usize = 8;
 /// How often it is looked who leads a shard that was handed over.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// How long the roster is waited for by an order that can do without.
+const SIGHT_MAX: Duration = Duration::from_secs(1);
 /// How long a checkpoint may take.
 const CHECKPOINT_MAX: Duration = Duration::from_secs(60);
 
@@ -427,7 +429,10 @@ impl Router {
             return Ok(Ordered::Done(format!("node {} leads shard {shard} already", leader.node)));
         }
         // A shard may be moved also while the roster's has no leader.
-        if let (Some(to), Ok((sight, _))) = (to, self.sight(deadline).await) {
+        let look_until = deadline.min(runtime::now() + SIGHT_MAX);
+        if let Some(to) = to
+            && let Ok((sight, _)) = self.sight(look_until).await
+        {
             may_lead(to, &sight)?;
         }
         if rehearsal {
