@@ -781,6 +781,33 @@ async fn the_cluster_and_its_digests_are_shown_and_founded() {
 }
 
 #[tokio::test]
+async fn a_layout_keeps_what_its_body_leaves_out() {
+    let shop = Shop::new();
+    let made = shop.put("seat", r#"{"total":10,"regions":{"eu":{"quota":10,"floor":4}}}"#).await;
+    assert_eq!(made.status, StatusCode::CREATED, "{made:?}");
+    let path = "/v1/items/seat/layout";
+    let put = async |revision: &str, body: &str| {
+        shop.call("PUT", path, &[JSON, ("If-Match", revision)], body.to_owned()).await
+    };
+    let eu = |read: &http_desk::Read| {
+        let eu = &read.json()["regions"]["eu"];
+        ["quota", "floor", "buckets"].map(|name| eu[name].as_u64().expect("a number"))
+    };
+    let fewer = put("1", r#"{"regions":{"eu":{"quota":8}}}"#).await;
+    assert_eq!((fewer.status, eu(&fewer)), (StatusCode::OK, [8, 4, 1]), "{fewer:?}");
+    let lower = put("2", r#"{"regions":{"eu":{"floor":2}}}"#).await;
+    assert_eq!((lower.status, eu(&lower)), (StatusCode::OK, [8, 2, 1]), "{lower:?}");
+    // Nothing is kept of a layout that the caller has not read.
+    let late = put("2", r#"{"regions":{"eu":{"quota":9}}}"#).await;
+    assert_eq!(late.slug(), "revision-mismatch");
+    let closed = put("3", r#"{"regions":{"eu":{"quota":0}}}"#).await;
+    assert_eq!((closed.status, eu(&closed)), (StatusCode::OK, [0, 0, 1]), "{closed:?}");
+    let new = put("4", r#"{"regions":{"eu":{},"us":{}}}"#).await;
+    assert_eq!(new.slug(), "validation");
+    assert!(new.text.contains("regions.us.quota"), "{new:?}");
+}
+
+#[tokio::test]
 async fn the_clients_structs_are_read_by_the_servers_strict_reader() {
     use holdfast::api;
     let shop = Shop::selling("shirt", 10).await;

@@ -25,6 +25,7 @@ mod operation;
 mod pages;
 mod problem;
 mod receipts;
+mod region_change;
 mod route;
 mod serve;
 mod spread;
