@@ -32,6 +32,7 @@ mod spread;
 mod steps;
 mod stock;
 mod trouble;
+mod watched;
 mod wire;
 
 pub use front::{Front, empty_handler_router, router};

@@ -199,6 +199,7 @@ fn retry_after(problem: &Problem) -> Option<u64> {
         | ProblemKind::KeyReused
         | ProblemKind::ExtendBudgetSpent
         | ProblemKind::PreconditionRequired
+        | ProblemKind::HeadTooLarge
         | ProblemKind::Internal
         | ProblemKind::NotImplemented
         | ProblemKind::DeadlinePassed => None,
