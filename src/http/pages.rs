@@ -79,9 +79,10 @@ const WORDS: [(ProblemKind, &str); 32] = [
     (
         ProblemKind::KeyMissing,
         "A call that changes holds or stock carries the header `Idempotency-Key` (in a batch, \
-         the member `key`; of a void, the path). What its own words make safe to repeat takes none \
-         and does not read one: PUT and DELETE, and pause, resume and close. Take a fresh key for each decision and send the same one on every \
-         retry of it: then a retry never takes a second unit. Nothing was done.",
+         the member `key`; of a void, the path). What its own words make safe to repeat takes \
+         none and does not read one: PUT and DELETE, and pause, resume and close. Take a fresh \
+         key for each decision and send the same one on every retry of it: then a retry never \
+         takes a second unit. Nothing was done.",
     ),
     (
         ProblemKind::NotFound,

@@ -3,13 +3,13 @@
 //! It promises: a client that is silent, dribbles a head, or does not read its answer is closed
 //! within twice the limit that it broke; an idle connection within its own limit; a message whose
 //! length is ambiguous, or that does not name its host as RFC 9112 demands, is answered 400 and
-//! closed; what cannot be read as a request is answered with a problem too (`watched.rs`); a request
-//! that may change something runs to its
-//! end once it was sent whole, whether or not its client still listens; a client that has only
-//! ended its own sending reads its answer; a stop answers what is in flight, and is over after
-//! [`Limits::drain_max`]. (A dribbled body is the business of the calls, which also run
-//! without this file.) hyper's own header timeout is not used: it re-arms a timer for every request
-//! and knows no difference between a slow head and an idle connection.
+//! closed; what cannot be read as a request is answered with a problem too (`watched.rs`); a
+//! request that may change something runs to its end once it was sent whole, whether or not its
+//! client still listens; a client that has only ended its own sending reads its answer; a stop
+//! answers what is in flight, and is over after [`Limits::drain_max`]. (A dribbled body is the
+//! business of the calls, which also run without this file.) hyper's own header timeout is not
+//! used: it re-arms a timer for every request and knows no difference between a slow head and an
+//! idle connection.
 
 use std::future::Future;
 use std::io;
