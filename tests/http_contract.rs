@@ -53,6 +53,12 @@ async fn a_hold_is_placed_extended_confirmed_and_returned() {
     assert_eq!(again.slug(), "extend-budget-spent");
     assert_eq!(again.json()["extends_used"], 1);
 
+    // It lasts as long already: nothing is changed, and no budget is needed for that.
+    let shorter = shop.post(&format!("/v1/holds/{id}/extend"), "k3s", r#"{"ttl_ms":1000}"#).await;
+    assert_eq!(shorter.status, StatusCode::OK, "{shorter:?}");
+    assert_eq!(shorter.json()["expires_at"], "2026-05-01T09:41:00.000Z");
+    assert_eq!(shorter.json()["extends_left"], 0);
+
     let confirmed = shop
         .post(&format!("/v1/holds/{id}/confirm"), "k4", r#"{"quantity":1,"reference":"o"}"#)
         .await;
