@@ -787,6 +787,28 @@ async fn the_cluster_and_its_digests_are_shown_and_founded() {
 }
 
 #[tokio::test]
+async fn one_unit_is_told_as_one_unit() {
+    let shop = Shop::selling("shirt", 2).await;
+    let id = shop.placed("shirt", "k", r#"{"quantity":1,"buyer":"b"}"#).await;
+    let path = |step: &str| format!("/v1/holds/{id}/{step}");
+    let short = shop.place("shirt", "k2", r#"{"quantity":2,"buyer":"c"}"#).await;
+    let open = shop.call("DELETE", "/v1/items/shirt", &[], "").await;
+    let more = shop.post(&path("confirm"), "k3", r#"{"quantity":2}"#).await;
+    shop.post(&path("confirm"), "k4", "").await;
+    let otherwise = shop.post(&path("confirm"), "k5", r#"{"quantity":2}"#).await;
+    let back = shop.post(&path("return"), "k6", r#"{"quantity":2}"#).await;
+    for (told, words) in [
+        (short, "1 unit is available"),
+        (open, "1 unit is held"),
+        (more, "the hold is for 1 unit\""),
+        (otherwise, "the hold is confirmed for 1 unit\""),
+        (back, "only 1 unit is sold"),
+    ] {
+        assert!(told.text.contains(words), "{words}: {}", told.text);
+    }
+}
+
+#[tokio::test]
 async fn a_layout_keeps_what_its_body_leaves_out() {
     let shop = Shop::new();
     let made = shop.put("seat", r#"{"total":10,"regions":{"eu":{"quota":10,"floor":4}}}"#).await;
