@@ -218,7 +218,7 @@ async fn make_room(part: &Running, free: u64, was_full: bool) {
     }
     for (shard, spawner) in part.shards.iter().zip(part.spawners()) {
         let group = shard.group().clone();
-        match run_on(spawner, async move { group.checkpoint().await }).await {
+        match run_on(spawner, async move { group.checkpoint_to_make_room().await }).await {
             Ok(Ok(position)) => {
                 let (shard, index) = (shard.shard(), position.index);
                 tracing::warn!(%shard, %index, "purged to make room");

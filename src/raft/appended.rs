@@ -31,6 +31,11 @@ impl Appended {
         waiting.into_values().for_each(Waker::wake);
     }
 
+    /// Returns how many entries the log has beyond `sent`.
+    pub(super) fn beyond(&self, sent: u64) -> u64 {
+        self.0.last.load(Ordering::Acquire).saturating_sub(sent)
+    }
+
     /// Tells whether the log goes beyond `sent`; if not, `waker` is woken when it does.
     pub(super) fn is_beyond(&self, sent: u64, target: u64, waker: &Waker) -> bool {
         let is_beyond = || self.0.last.load(Ordering::Acquire) > sent;

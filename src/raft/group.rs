@@ -21,6 +21,7 @@ use super::checkpointing::make_checkpoint;
 use super::entry::{Applied, Member, Payload, TypeConfig, position_of, raft_leader};
 use super::heard::Heard;
 use super::machine::Machine;
+use super::pace::Pace;
 use super::replica::Replica;
 use super::start::StartOptions;
 use crate::ledger::{LeaderId, LogIndex, NodeId, ShardId};
@@ -39,6 +40,7 @@ pub struct Group {
     pub(super) cut_pages: usize,
     pub(super) heard: Arc<Heard>,
     pub(super) origin: Arc<Origin>,
+    pub(super) pace: Pace,
     /// Whoever changes the members, or hands leadership to one of them.
     pub(super) turn: Arc<tokio::sync::Mutex<()>>,
 }
@@ -298,17 +300,31 @@ impl Group {
         Ok(position)
     }
 
-    /// Purges the log up to the older of the two checkpoints.
+    /// Purges the log up to the older of the two checkpoints, and not beyond one that is on its way
+    /// to a member: it needs what follows.
     ///
     /// # Errors
     ///
     /// Words, when the core has stopped.
     pub async fn purge(&self) -> Result<(), String> {
         if let Some(limit) = self.checkpoints.purge_limit() {
-            let purge = self.raft.trigger().purge_log(limit.index.0).await;
+            let kept = self.pace.kept_from();
+            let upto = kept.map_or(limit.index, |kept| kept.min(limit.index));
+            let purge = self.raft.trigger().purge_log(upto.0).await;
             purge.map_err(|fatal| fatal.to_string())?;
         }
         Ok(())
+    }
+
+    /// Makes a checkpoint and purges the log behind the older one, also when a member that is sent
+    /// a checkpoint needs that log: it will be sent another.
+    ///
+    /// # Errors
+    ///
+    /// As [`Group::checkpoint`].
+    pub async fn checkpoint_to_make_room(&self) -> std::io::Result<LogPosition> {
+        self.pace.give_up();
+        self.checkpoint().await
     }
 
     /// Stops the group.

@@ -16,6 +16,7 @@ mod log_store;
 mod machine;
 mod membership;
 mod network;
+mod pace;
 mod packing;
 mod rebuilding;
 mod replica;

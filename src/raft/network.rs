@@ -25,6 +25,7 @@ use serde::de::DeserializeOwned;
 
 use super::appended::Appended;
 use super::entry::{Member, TypeConfig};
+use super::pace::{Approach, Pace, Stride};
 use super::snapshot::{CHUNK_BYTES, SnapshotHandle, WirePage, header_of};
 use crate::codec;
 use crate::ledger::{NodeId, ShardId};
@@ -45,6 +46,10 @@ pub(super) mod kind {
     pub(in crate::raft) const DIGEST: u16 = 10;
     pub(in crate::raft) const ACCUSE: u16 = 11;
 }
+
+/// A request with this many entries, or bytes, is one of many that a peer is behind.
+const FULL_ENTRIES: usize = 300;
+const FULL_BYTES: usize = 512 << 10;
 
 /// Appends under way on one connection.
 const APPENDS_IN_FLIGHT: usize = 16;
@@ -95,11 +100,12 @@ pub(crate) struct Peers {
     network: Network,
     shard: ShardId,
     appended: Appended,
+    pace: Pace,
 }
 
 impl Peers {
-    pub(super) fn new(network: Network, shard: ShardId, appended: Appended) -> Peers {
-        Peers { network, shard, appended }
+    pub(super) fn new(network: Network, shard: ShardId, appended: Appended, pace: Pace) -> Peers {
+        Peers { network, shard, appended, pace }
     }
 
     fn client(&self, target: u64, member: &Member, appends: Lane) -> Client {
@@ -110,6 +116,7 @@ impl Peers {
             appends: link(appends),
             snapshots: link(Lane::Snapshot),
             appended: self.appended.clone(),
+            pace: self.pace.clone(),
         }
     }
 }
@@ -132,6 +139,7 @@ pub(crate) struct Client {
     appends: Link,
     snapshots: Link,
     appended: Appended,
+    pace: Pace,
 }
 
 type RpcResult<T> = Result<T, RPCError<TypeConfig>>;
@@ -194,6 +202,11 @@ impl RaftNetworkV2<TypeConfig> for Client {
         let appends = Appends {
             link: self.appends.clone(),
             appended: self.appended.clone(),
+            pace: self.pace.clone(),
+            stride: None,
+            reached: 0,
+            approach: Approach::default(),
+            rest: None,
             option,
             input: Some(input),
             sent: VecDeque::new(),
@@ -236,7 +249,7 @@ impl RaftNetworkV2<TypeConfig> for Client {
         cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
         option: RPCOption,
     ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
-        let send = send_checkpoint(&self.snapshots, vote, snapshot.snapshot, option);
+        let send = send_checkpoint(&self.snapshots, &self.pace, vote, snapshot.snapshot, option);
         let (mut send, mut cancel) = (std::pin::pin!(send), std::pin::pin!(cancel));
         std::future::poll_fn(|cx| {
             if let Poll::Ready(closed) = cancel.as_mut().poll(cx) {
@@ -248,9 +261,11 @@ impl RaftNetworkV2<TypeConfig> for Client {
     }
 }
 
-/// Sends a checkpoint page by page, each message within the lane's bound, while it is pinned.
+/// Sends a checkpoint page by page, each message within the lane's bound, while it is pinned, and
+/// rests in between.
 async fn send_checkpoint(
     link: &Link,
+    pace: &Pace,
     vote: VoteOf<TypeConfig>,
     snapshot: SnapshotHandle,
     option: RPCOption,
@@ -268,17 +283,21 @@ async fn send_checkpoint(
         }
     };
     let header = header_of(&pinned);
+    let end = header.state.position.map(|at| at.index).unwrap_or_default();
+    let _kept = pace.keep(link.to().node.0, end);
     let () = call(link, kind::SNAPSHOT_BEGIN, &(vote, header.as_ref()), &option)
         .await
         .map_err(streaming)?;
     let mut after = None;
     loop {
+        let stride = pace.begin();
         let pages = pinned.read_chunk(after, CHUNK_BYTES).await;
         let pages = pages.map_err(|e| StreamingError::Network(NetworkError::from_string(e)))?;
         let Some((last, _)) = pages.last() else { break };
         after = Some(last.clone());
         let wire: Vec<WirePage> = pages.into_iter().map(|(key, page)| (key.0, page)).collect();
         let () = call(link, kind::SNAPSHOT_PAGES, &wire, &option).await.map_err(streaming)?;
+        runtime::sleep(pace.rest_after(stride)).await;
     }
     call(link, kind::SNAPSHOT_END, &(), &option).await.map_err(streaming)
 }
@@ -290,9 +309,18 @@ async fn send_checkpoint(
 /// A result waits until every request up to the same index is answered. openraft dates an
 /// acknowledgement by the last such request that it made, also when an earlier one was answered,
 /// and trusts that date when it answers from memory: it must be a date that the peer has seen.
+///
+/// A learner that is far behind is sent one full request at a time, at the shard's pace.
 struct Appends<S> {
     link: Link,
     appended: Appended,
+    pace: Pace,
+    /// The full request to a learner that is under way.
+    stride: Option<Stride>,
+    /// The index that it went up to.
+    reached: u64,
+    approach: Approach,
+    rest: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     option: RPCOption,
     input: Option<S>,
     sent: VecDeque<Sent<Pending>>,
@@ -337,20 +365,47 @@ impl<S> Appends<S> {
     fn send(&mut self, request: &AppendEntriesRequest<TypeConfig>) -> RpcResult<()> {
         let deadline = runtime::now() + self.option.hard_ttl();
         let body = encode(request)?;
+        let is_full = request.entries.len() >= FULL_ENTRIES || body.len() >= FULL_BYTES;
+        let is_paced = is_full && self.pace.is_learner(self.link.to().node.0);
+        self.stride = is_paced.then(|| self.pace.begin());
         let answer = self.link.send(kind::APPEND, body, deadline);
         let last = request.entries.last().map(|entry| entry.log_id).or(request.prev_log_id);
         let last = last.map_or(0, |last| last.index());
+        self.reached = last;
         self.sent.push_back(Sent { last, answer, result: None });
         Ok(())
     }
 
     /// Tells whether the next request may be asked for; if not, `cx` is woken when it may.
-    fn takes_more(&self, cx: &Context<'_>) -> bool {
+    fn takes_more(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.is_resting(cx) {
+            return false;
+        }
         let Some(newest) = self.sent.back() else { return true };
         let is_held = self.sent.front().is_some_and(|first| first.result.is_some());
         self.sent.len() < APPENDS_IN_FLIGHT
             && !is_held
             && self.appended.is_beyond(newest.last, self.link.to().node.0, cx.waker())
+    }
+
+    /// Tells whether a learner's full request is under way or its rest not over; if it rests, `cx`
+    /// is woken when that is over.
+    fn is_resting(&mut self, cx: &mut Context<'_>) -> bool {
+        if let Some(stride) = self.stride {
+            if !self.sent.is_empty() {
+                return true;
+            }
+            self.stride = None;
+            let rest = self.pace.rest_after(stride);
+            if self.approach.comes_nearer(self.appended.beyond(self.reached)) && !rest.is_zero() {
+                self.rest = Some(Box::pin(runtime::sleep(rest)));
+            }
+        }
+        if self.rest.as_mut().is_some_and(|rest| rest.as_mut().poll(cx).is_pending()) {
+            return true;
+        }
+        self.rest = None;
+        false
     }
 }
 

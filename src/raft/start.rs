@@ -21,6 +21,7 @@ use super::group::{Group, Origin};
 use super::log_store::LogStore;
 use super::machine::Machine;
 use super::network::{PeerBook, Peers};
+use super::pace::Pace;
 use super::replica::Replica;
 use super::snapshot::membership_of;
 use crate::ledger::{
@@ -152,15 +153,16 @@ pub async fn start_group(
         links: Mutex::default(),
         electable: AtomicBool::new(options.electable),
     };
+    let pace = Pace::new(Arc::clone(&replica), log.clone());
     let store = LogStore::new(log, options.append_bytes_max);
-    let peers = Peers::new(network, shard, store.appended());
+    let peers = Peers::new(network, shard, store.appended(), pace.clone());
     let config = config(&options).map_err(|error| StartError::Raft { shard, why: error })?;
     let raft = openraft::Raft::new(options.node.0, Arc::new(config), peers, store, machine)
         .await
         .map_err(|fatal| StartError::Raft { shard, why: fatal.to_string() })?;
     let (heard, cut_pages, origin) = (Arc::default(), options.cut_pages, Arc::new(origin));
     let group =
-        Group { raft, replica, checkpoints, cut_pages, heard, origin, turn: Arc::default() };
+        Group { raft, replica, checkpoints, cut_pages, heard, origin, pace, turn: Arc::default() };
     group.set_electable(options.electable);
     Ok(group)
 }

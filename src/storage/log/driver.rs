@@ -227,6 +227,11 @@ struct Gauges {
 }
 
 impl Shared {
+    /// Returns how many frames were written in the log's life.
+    pub(super) fn frames(&self) -> u64 {
+        self.gauges.lock().frames
+    }
+
     pub(super) fn health(&self) -> LogHealth {
         let (oldest, queued, failed) = {
             let state = self.queue.state.lock();

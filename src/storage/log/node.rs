@@ -146,6 +146,11 @@ impl ShardLog {
         self.index.lock().state()
     }
 
+    /// Returns how many frames were written in the life of the node's log, by all shards.
+    pub fn frames_of_node(&self) -> u64 {
+        self.shared.frames()
+    }
+
     /// Returns the last vote asked to be saved.
     pub fn vote(&self) -> Option<Bytes> {
         self.index.lock().state().vote
