@@ -153,6 +153,9 @@ macro_rules! traps {
             }
         )*
 
+        /// The names of these tests.
+        const NAMED: &[&str] = &[$(stringify!($name)),*];
+
         #[allow(dead_code, reason = "that it compiles is what it is for")]
         fn has_a_test(trap: Trap) {
             match trap {
@@ -199,4 +202,16 @@ traps! {
     refusal_that_ends_an_operation_would_hide_a_hold: RefusalEndsTheOperation,
     donors_that_give_all_would_swap_one_unit_for_ever: DonorsGiveAll,
     donors_that_keep_for_their_own_would_serve_nobody: DonorsKeepForTheirOwn,
+}
+
+/// `docs/verification.md` has a row for each of these tests.
+#[test]
+fn every_trap_is_in_the_table_of_traps_by_the_name_of_its_test() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/verification.md");
+    let text = std::fs::read_to_string(path).expect("the document is there");
+    let (_, table) = text.split_once("## The traps of the escrow protocol").expect("its heading");
+    let table = table.split("\n## ").next().expect("the text up to the next heading");
+    for name in NAMED {
+        assert!(table.contains(&format!("`{name}`")), "{name} is not in the table");
+    }
 }

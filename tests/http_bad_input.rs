@@ -539,3 +539,30 @@ async fn node_comes_from_an_address_that_others_can_reach() {
         }
     }
 }
+
+/// Of the calls of services, those take a key that their own words do not make safe to repeat. The
+/// document says which, and is held to what they answer.
+#[tokio::test]
+async fn every_call_that_needs_a_key_says_so_and_no_other_asks_for_one() {
+    let shop = Shop::selling("shirt", 10).await;
+    let id = shop.placed("shirt", "k", r#"{"quantity":1,"buyer":"b"}"#).await;
+    let document: serde_json::Value =
+        serde_json::from_str(&holdfast::http::document_json()).expect("the document is JSON");
+    let mut asked = Vec::new();
+    for (path, operations) in document["paths"].as_object().expect("paths") {
+        for (method, operation) in operations.as_object().expect("operations") {
+            if !path.starts_with("/v1/") || method == "get" {
+                continue;
+            }
+            let parameters = operation["parameters"].as_array().expect("a list");
+            let keyed = parameters.iter().any(|one| one["name"] == "Idempotency-Key");
+            let path = path.replace("{item}", "shirt").replace("{id}", &id);
+            let read =
+                shop.call(&method.to_uppercase(), &path.replace("{key}", "k"), &[], "").await;
+            let missing = read.text.contains("idempotency-key-missing");
+            assert_eq!(missing, keyed, "{method} {path}: {read:?}");
+            asked.push(format!("{method} {path}"));
+        }
+    }
+    assert!(asked.len() >= 15, "{asked:?}");
+}

@@ -53,6 +53,12 @@ async fn a_hold_is_placed_extended_confirmed_and_returned() {
     assert_eq!(again.slug(), "extend-budget-spent");
     assert_eq!(again.json()["extends_used"], 1);
 
+    // It lasts as long already: nothing is changed, and no budget is needed for that.
+    let shorter = shop.post(&format!("/v1/holds/{id}/extend"), "k3s", r#"{"ttl_ms":1000}"#).await;
+    assert_eq!(shorter.status, StatusCode::OK, "{shorter:?}");
+    assert_eq!(shorter.json()["expires_at"], "2026-05-01T09:41:00.000Z");
+    assert_eq!(shorter.json()["extends_left"], 0);
+
     let confirmed = shop
         .post(&format!("/v1/holds/{id}/confirm"), "k4", r#"{"quantity":1,"reference":"o"}"#)
         .await;
@@ -840,6 +846,55 @@ async fn the_cluster_and_its_digests_are_shown_and_founded() {
     ] {
         assert_eq!(shop.call("POST", "/admin/v1/begin", &[JSON], body).await.slug(), "validation");
     }
+}
+
+#[tokio::test]
+async fn one_unit_is_told_as_one_unit() {
+    let shop = Shop::selling("shirt", 2).await;
+    let id = shop.placed("shirt", "k", r#"{"quantity":1,"buyer":"b"}"#).await;
+    let path = |step: &str| format!("/v1/holds/{id}/{step}");
+    let short = shop.place("shirt", "k2", r#"{"quantity":2,"buyer":"c"}"#).await;
+    let open = shop.call("DELETE", "/v1/items/shirt", &[], "").await;
+    let more = shop.post(&path("confirm"), "k3", r#"{"quantity":2}"#).await;
+    shop.post(&path("confirm"), "k4", "").await;
+    let otherwise = shop.post(&path("confirm"), "k5", r#"{"quantity":2}"#).await;
+    let back = shop.post(&path("return"), "k6", r#"{"quantity":2}"#).await;
+    for (told, words) in [
+        (short, "1 unit is available"),
+        (open, "1 unit is held"),
+        (more, "the hold is for 1 unit\""),
+        (otherwise, "the hold is confirmed for 1 unit\""),
+        (back, "only 1 unit is sold"),
+    ] {
+        assert!(told.text.contains(words), "{words}: {}", told.text);
+    }
+}
+
+#[tokio::test]
+async fn a_layout_keeps_what_its_body_leaves_out() {
+    let shop = Shop::new();
+    let made = shop.put("seat", r#"{"total":10,"regions":{"eu":{"quota":10,"floor":4}}}"#).await;
+    assert_eq!(made.status, StatusCode::CREATED, "{made:?}");
+    let path = "/v1/items/seat/layout";
+    let put = async |revision: &str, body: &str| {
+        shop.call("PUT", path, &[JSON, ("If-Match", revision)], body.to_owned()).await
+    };
+    let eu = |read: &http_desk::Read| {
+        let eu = &read.json()["regions"]["eu"];
+        ["quota", "floor", "buckets"].map(|name| eu[name].as_u64().expect("a number"))
+    };
+    let fewer = put("1", r#"{"regions":{"eu":{"quota":8}}}"#).await;
+    assert_eq!((fewer.status, eu(&fewer)), (StatusCode::OK, [8, 4, 1]), "{fewer:?}");
+    let lower = put("2", r#"{"regions":{"eu":{"floor":2}}}"#).await;
+    assert_eq!((lower.status, eu(&lower)), (StatusCode::OK, [8, 2, 1]), "{lower:?}");
+    // Nothing is kept of a layout that the caller has not read.
+    let late = put("2", r#"{"regions":{"eu":{"quota":9}}}"#).await;
+    assert_eq!(late.slug(), "revision-mismatch");
+    let closed = put("3", r#"{"regions":{"eu":{"quota":0}}}"#).await;
+    assert_eq!((closed.status, eu(&closed)), (StatusCode::OK, [0, 0, 1]), "{closed:?}");
+    let new = put("4", r#"{"regions":{"eu":{},"us":{}}}"#).await;
+    assert_eq!(new.slug(), "validation");
+    assert!(new.text.contains("regions.us.quota"), "{new:?}");
 }
 
 #[tokio::test]

@@ -391,10 +391,34 @@ fn h14_a_plain_client_reads_its_413_and_its_431() {
     let _ = client.stream.write_all(head.as_bytes());
     let answer = client.rest();
     assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431"), "{answer}");
-    let mut client = server.connect();
+}
+
+/// What hyper answers by itself, before any handler sees a request.
+#[test]
+fn what_cannot_be_read_as_a_request_is_told_why_in_a_problem() {
+    let server = Server::start(Limits::default());
     let lines: String = (0..200).map(|n| format!("x{n}: y\r\n")).collect();
-    client.send(format!("GET / HTTP/1.1\r\nhost: h\r\n{lines}\r\n").as_bytes());
-    assert!(client.rest().starts_with("HTTP/1.1 431"));
+    let long = "y".repeat(70_000);
+    for (head, status, slug) in [
+        (format!("GET / HTTP/1.1\r\nhost: h\r\nx: {long}\r\n\r\n"), 431, "head-too-large"),
+        (format!("GET /{long} HTTP/1.1\r\nhost: h\r\n\r\n"), 431, "head-too-large"),
+        (format!("GET / HTTP/1.1\r\nhost: h\r\n{lines}\r\n"), 431, "head-too-large"),
+        ("nonsense\r\n\r\n".to_owned(), 400, "malformed"),
+        ("GET / HTTP/1.1\r\nhost: h\r\na b: c\r\n\r\n".to_owned(), 400, "malformed"),
+        ("GET / HTTP/9.9\r\nhost: h\r\n\r\n".to_owned(), 400, "malformed"),
+    ] {
+        let shown = &head[..head.len().min(40)];
+        let mut client = server.connect();
+        client.send(head.as_bytes());
+        client.stream.shutdown(std::net::Shutdown::Write).expect("it is connected");
+        let answer = client.rest();
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{shown}: {answer}");
+        assert!(answer.contains("content-type: application/problem+json"), "{shown}: {answer}");
+        let (_, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
+        let problem: holdfast::api::Problem = serde_json::from_str(body).expect("a problem");
+        assert_eq!((problem.status, problem.slug()), (status, slug), "{shown}");
+    }
+    server.until_open(0);
 }
 
 #[test]

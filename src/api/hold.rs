@@ -31,7 +31,10 @@ pub struct PlaceHold {
     pub reference: Option<String>,
 }
 
-/// Moves a hold's deadline (`POST /v1/holds/{id}/extend`).
+/// Moves a hold's deadline (`POST /v1/holds/{id}/extend`), never to an earlier moment. An
+/// extension that ends no later than the hold does already is granted without changing it, and
+/// uses nothing of the budget up, also when that is spent: `expires_at` in the answer is the
+/// deadline that counts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExtendHold {

@@ -55,7 +55,7 @@ pub struct RegionSpec {
     #[serde(default)]
     #[schema(minimum = 0, maximum = 9_007_199_254_740_991_i64)]
     pub floor: u64,
-    /// Over how many buckets it is spread; when absent, as many as it has, 1 for a new one.
+    /// Over how many buckets it is spread; 1 when absent.
     #[serde(default = "one")]
     #[schema(minimum = 1)]
     pub buckets: u16,

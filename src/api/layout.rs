@@ -5,17 +5,37 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::item::RegionSpec;
 use super::time::Timestamp;
 
 /// Changes an item's regions (`PUT /v1/items/{item}/layout`): all regions from now on. A region
 /// that exists keeps its buckets; quota 0 closes it, a quota above 0 reopens it; one that is left
-/// out must be closed already.
+/// out must be closed already. What is absent of a region that exists stays as it is.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PutLayout {
     /// The regions by name; their quotas sum to at most the total.
-    pub regions: BTreeMap<String, RegionSpec>,
+    pub regions: BTreeMap<String, RegionChange>,
+}
+
+/// A region from now on. What is absent of one that exists stays as the caller read it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RegionChange {
+    /// Units of the total that are meant to lie there; when absent, as it has. Required for a new
+    /// region.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, minimum = 0, maximum = 9_007_199_254_740_991_i64)]
+    pub quota: Option<u64>,
+    /// Units that other regions may not take; when absent, as it has but at most the new quota, 0
+    /// for a new one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, minimum = 0, maximum = 9_007_199_254_740_991_i64)]
+    pub floor: Option<u64>,
+    /// Over how many buckets it is spread. A region that exists keeps them: absent, or as it has;
+    /// 1 for a new one when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, minimum = 1)]
+    pub buckets: Option<u16>,
 }
 
 /// Moves stock from one bucket to another (`POST /v1/items/{item}/transfers`).

@@ -188,6 +188,7 @@ kinds! {
     KeyReused "idempotency-key-reused" 422 "The key was used for another request." false false;
     ExtendBudgetSpent "extend-budget-spent" 422 "The hold cannot be extended further." false false;
     PreconditionRequired "precondition-required" 428 "The call needs If-Match." false false;
+    HeadTooLarge "head-too-large" 431 "The head of the request is above its limit." false false;
     Internal "internal" 500 "Holdfast is at fault." true true;
     NotImplemented "not-implemented" 501 "This version does not do that." false false;
     ItemPaused "item-paused" 503 "Nothing is granted now; nothing was taken." true true;

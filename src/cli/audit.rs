@@ -4,7 +4,7 @@ use clap::Args;
 use comfy_table::Table;
 use serde_json::{Value, json};
 
-use super::output::{Voice, list_in, members, table};
+use super::output::{Voice, list_in, members, rows, table};
 use super::{Failure, Reach};
 use crate::client::{Client, path_segment};
 
@@ -40,8 +40,67 @@ impl AuditVerb {
 /// Audits one item and shows its sums.
 pub(super) async fn one(client: &Client, voice: Voice, item: &str) -> Result<(), Failure> {
     let audit = read(client, item).await?;
-    voice.data(&audit, || members(&audit));
+    if voice.is_json() {
+        voice.line(&audit.to_string());
+    } else {
+        voice.line(&page(&audit));
+    }
     verdict(&[(item.to_owned(), holds(&audit))])
+}
+
+/// One item's audit for people: its sums, then its regions, its buckets and what moved between.
+fn page(audit: &Value) -> String {
+    let mut summary = audit.clone();
+    if let Some(members) = summary.as_object_mut() {
+        members.remove("buckets");
+        members.remove("transfers");
+    }
+    let mut text = members(&summary).to_string();
+    let list = |name: &str| audit.get(name).and_then(Value::as_array).cloned().unwrap_or_default();
+    let (buckets, transfers) = (list("buckets"), list("transfers"));
+    let regions = by_region(&buckets);
+    if regions.len() > 1 {
+        let mut shown = table(&["region", "buckets", "available", "held", "sold", "written off"]);
+        for (region, count, sums) in regions {
+            let sums = sums.iter().map(u64::to_string);
+            shown.add_row([region, count.to_string()].into_iter().chain(sums));
+        }
+        text.push_str(&format!("\n\nregions\n{shown}"));
+    }
+    let columns = ["id", "region", "shard", "received", "accepted", "available", "held", "due"];
+    let columns: Vec<&str> =
+        columns.into_iter().chain(["sold", "written_off", "sent", "holds"]).collect();
+    text.push_str(&format!(
+        "\n\nbuckets: received + accepted = available + held + sold + written off + sent\n{}",
+        rows(&buckets, &columns)
+    ));
+    if !transfers.is_empty() {
+        let shown = rows(&transfers, &["from", "to", "sent", "accepted"]);
+        text.push_str(&format!(
+            "\n\ntransfers: sent, and accepted; the rest is on its way\n{shown}"
+        ));
+    }
+    text
+}
+
+/// Each region with the number of its buckets and their sums, in the order of its first bucket.
+fn by_region(buckets: &[Value]) -> Vec<(String, usize, [u64; 4])> {
+    let mut regions: Vec<(String, usize, [u64; 4])> = Vec::new();
+    for bucket in buckets {
+        let name = bucket.get("region").and_then(Value::as_str).unwrap_or_default();
+        let of = |name: &str| bucket.get(name).and_then(Value::as_u64).unwrap_or(0);
+        let units = ["available", "held", "sold", "written_off"].map(of);
+        match regions.iter_mut().find(|(region, ..)| region == name) {
+            Some((_, count, sums)) => {
+                *count += 1;
+                for (sum, more) in sums.iter_mut().zip(units) {
+                    *sum = sum.saturating_add(more);
+                }
+            }
+            None => regions.push((name.to_owned(), 1, units)),
+        }
+    }
+    regions
 }
 
 async fn all(client: &Client, voice: Voice) -> Result<(), Failure> {
@@ -137,6 +196,27 @@ mod tests {
         let failure = verdict(&[("x".into(), false), ("y".into(), true)]).expect_err("broken");
         assert_eq!(failure.exit_code(), 1);
         assert!(failure.to_string().ends_with("for x"), "{failure}");
+    }
+
+    #[test]
+    fn an_audit_is_shown_as_its_sums_its_regions_a_row_a_bucket_and_what_moved() {
+        let bucket = |id: u64, region: &str| {
+            json!({"id": id, "shard": 0, "region": region, "available": 4, "held": 1, "sold": 2,
+                "written_off": 0, "received": 7, "accepted": 0, "sent": 0, "due": 0, "holds": true})
+        };
+        let audit = json!({"item": "seat", "conserved": true, "total": 21,
+            "buckets": [bucket(0, "eu"), bucket(1, "us"), bucket(2, "eu")],
+            "transfers": [{"from": 0, "to": 1, "sent": 7, "accepted": 7}]});
+        let text = page(&audit);
+        let heads = ["seat", "regions", "buckets:", "transfers:"];
+        let at: Vec<usize> = heads.iter().filter_map(|head| text.find(head)).collect();
+        assert!(at.len() == 4 && at.is_sorted(), "{text}");
+        assert!(text.lines().count() < 30, "{text}");
+        let buckets = audit["buckets"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let eu = ("eu".to_owned(), 2, [8, 2, 4, 0]);
+        assert_eq!(by_region(buckets), [eu, ("us".to_owned(), 1, [4, 1, 2, 0])]);
+        let one = page(&json!({"item": "one", "buckets": [bucket(0, "default")], "transfers": []}));
+        assert!(!one.contains("regions") && !one.contains("transfers"), "{one}");
     }
 
     #[test]

@@ -278,6 +278,8 @@ async fn change(
             show(voice, &hold);
             if replayed {
                 voice.say("(done before: nothing was changed now)");
+            } else if !moves(&step, hold.expires_in_ms) {
+                voice.say("(the hold lasts longer than that already: its deadline stays)");
             }
             Ok(())
         }
@@ -285,6 +287,18 @@ async fn change(
         Changed::Unavailable(last) => Err(Failure::Unavailable(last)),
         Changed::Unresolved { key, last } => Err(Failure::unknown(&key, &last)),
         Changed::Invalid(words) => Err(Failure::Usage(words)),
+    }
+}
+
+/// Whether a step has moved the deadline, as far as it names one: an extension is never to an
+/// earlier moment than the deadline that there is.
+fn moves(step: &Step, expires_in_ms: u64) -> bool {
+    match step {
+        Step::Extend { ttl_ms: Some(ttl_ms) } => expires_in_ms <= *ttl_ms,
+        Step::Extend { ttl_ms: None }
+        | Step::Confirm { .. }
+        | Step::Release { .. }
+        | Step::Return { .. } => true,
     }
 }
 
@@ -356,6 +370,14 @@ fn query(pairs: &[(&str, Option<String>)]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn extension_that_ends_before_the_hold_does_is_told_to_have_moved_nothing() {
+        let extend = |ttl_ms| Step::Extend { ttl_ms };
+        assert!(!moves(&extend(Some(1_000)), 1_001));
+        assert!(moves(&extend(Some(1_000)), 1_000) && moves(&extend(Some(1_000)), 990));
+        assert!(moves(&extend(None), 1_001), "it named no moment");
+    }
 
     #[test]
     fn giving_up_says_that_there_is_no_hold_and_unresolved_names_the_key() {

@@ -54,8 +54,8 @@ pub(super) enum LayoutVerb {
     },
     /// Show an item's regions, or change them.
     ///
-    /// A change names every region: one that exists keeps its buckets, quota 0 closes it, a new
-    /// name opens one.
+    /// A change names every region: one that exists keeps its buckets, and its floor when none is
+    /// given; quota 0 closes it, a new name opens one.
     #[command(after_help = "Examples:
   holdfast item regions ticket-1
   holdfast item regions ticket-1 --set eu=70:10 --set us=30:15 --dry-run
@@ -63,7 +63,8 @@ pub(super) enum LayoutVerb {
     Regions {
         /// The item's id.
         item: String,
-        /// A region from now on: quota, floor (0), buckets (as it has; 1 for a new one).
+        /// A region from now on: quota, floor (as it has; 0 for a new one), buckets (as it has; 1
+        /// for a new one).
         #[arg(long, value_name = "NAME=QUOTA[:FLOOR[:BUCKETS]]", value_parser = region)]
         set: Vec<(String, Value)>,
         /// Tell what would change, and change nothing.
@@ -150,14 +151,7 @@ async fn change(
     let revision = if_match
         .or(read)
         .ok_or_else(|| Failure::Usage("the node's answer has no revision".to_owned()))?;
-    let mut regions = Map::new();
-    for (name, mut region) in set {
-        let has = layout["regions"][&name]["buckets"].as_u64();
-        if let (Some(has), Some(members)) = (has, region.as_object_mut()) {
-            members.entry("buckets").or_insert(json!(has));
-        }
-        regions.insert(name, region);
-    }
+    let regions: Map<String, Value> = set.into_iter().collect();
     let body = json!({ "regions": regions });
     let tail = if dry_run { "/layout?dry_run=true" } else { "/layout" };
     let path = path(item, tail);

@@ -26,12 +26,14 @@ mod status;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
 
 use crate::client::{CallError, Client, ClientConfig, Problem};
+use crate::ledger::{SchemaRange, SchemaVersion};
 use output::Voice;
 
 /// Exit codes, for `--help`.
@@ -43,19 +45,27 @@ Exit codes:
   3  no node could act, or the outcome is unknown (stderr tells the key to retry with)
   4  done, and there is something to act on (doctor, recover, status)";
 
-/// What `--version` says.
-const VERSION: &str = if cfg!(feature = "planted") {
-    concat!(env!("CARGO_PKG_VERSION"), " WITH PLANTED FAULTS, for tests only")
-} else {
-    env!("CARGO_PKG_VERSION")
-};
+/// What `--version` says: the version, the commit of a release build made where git knows it, and
+/// the schema versions that this build reads and writes.
+fn version() -> &'static str {
+    static TEXT: LazyLock<String> = LazyLock::new(|| version_of(env!("SOURCE_COMMIT")));
+    &TEXT
+}
+
+fn version_of(commit: &str) -> String {
+    let commit = if commit.is_empty() { String::new() } else { format!("commit {commit}, ") };
+    let planted =
+        if cfg!(feature = "planted") { " WITH PLANTED FAULTS, for tests only" } else { "" };
+    let reads = SchemaRange::up_to(SchemaVersion::NEWEST);
+    format!("{} ({commit}schema versions {reads}){planted}", env!("CARGO_PKG_VERSION"))
+}
 
 /// How long a look at a cluster of which no node listens may take.
 const UNREACHABLE_WITHIN: Duration = Duration::from_millis(500);
 
 /// Sells the last unit exactly once: a replicated, durable inventory store.
 #[derive(Debug, Parser)]
-#[command(name = "holdfast", version = VERSION, after_help = EXIT_CODES, max_term_width = 100)]
+#[command(name = "holdfast", version = version(), after_help = EXIT_CODES, max_term_width = 100)]
 struct CommandLine {
     #[command(flatten)]
     reach: Reach,
@@ -349,6 +359,28 @@ mod tests {
             assert_eq!(parsed.reach.url, ["http://a:1", "http://b:2"]);
             assert!(parsed.reach.json);
         }
+    }
+
+    #[test]
+    fn version_tells_the_commit_where_it_is_known_and_the_schema_versions_always() {
+        let package = env!("CARGO_PKG_VERSION");
+        let known = version_of("0123456789ab");
+        let told = format!("{package} (commit 0123456789ab, schema versions 1 to 2)");
+        assert!(known.starts_with(&told), "{known}");
+        let unknown = version_of("");
+        assert!(unknown.starts_with(&format!("{package} (schema versions 1 to 2)")), "{unknown}");
+        let shown = CommandLine::command().render_version();
+        assert_eq!(shown.trim(), format!("holdfast {}", version()));
+    }
+
+    #[test]
+    fn token_without_a_cluster_to_join_is_a_wrong_line() {
+        let line = ["holdfast", "serve", "--token", "hfj-1"];
+        let refused = CommandLine::try_parse_from(line).expect_err("it would be ignored");
+        assert_eq!(refused.kind(), ErrorKind::MissingRequiredArgument);
+        assert!(refused.to_string().contains("--join"), "{refused}");
+        let line = ["holdfast", "serve", "--token", "hfj-1", "--join", "http://a:1"];
+        assert!(CommandLine::try_parse_from(line).is_ok());
     }
 
     #[test]

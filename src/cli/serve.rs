@@ -38,7 +38,13 @@ pub(super) struct Serve {
     #[arg(long, value_name = "URL", value_delimiter = ',', requires = "token")]
     join: Vec<String>,
     /// The token that `holdfast node add` printed; it lets one machine in, once.
-    #[arg(long, value_name = "TOKEN", env = "HOLDFAST_JOIN_TOKEN", hide_env_values = true)]
+    #[arg(
+        long,
+        value_name = "TOKEN",
+        env = "HOLDFAST_JOIN_TOKEN",
+        hide_env_values = true,
+        requires = "join"
+    )]
     token: Option<String>,
     /// Also stop when stdin ends: a node that `demo` or `bench` started dies with its parent.
     #[arg(long, hide = true)]
@@ -97,7 +103,7 @@ fn run_node(
         if let Some(confession) = crate::planted::confession() {
             eprintln!("{confession}");
         }
-        let (version, data_dir) = (env!("CARGO_PKG_VERSION"), config.node.data_dir.display());
+        let (version, data_dir) = (super::version(), config.node.data_dir.display());
         tracing::info!("holdfast {version}, data in {data_dir}");
         let node = Node::start(config).await.map_err(|e| Failure::Unavailable(e.to_string()))?;
         let mut orders = Orders::listen()?;

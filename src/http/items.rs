@@ -87,10 +87,7 @@ fn unbuilt(words: &str) -> Failure {
     Failure::new(ProblemKind::NotImplemented, words)
 }
 
-pub(crate) fn read_regions(
-    fields: &mut Fields<'_>,
-    broken: &mut Broken,
-) -> BTreeMap<String, RegionPlan> {
+fn read_regions(fields: &mut Fields<'_>, broken: &mut Broken) -> BTreeMap<String, RegionPlan> {
     let mut regions = BTreeMap::new();
     for (name, mut region) in fields.objects("regions", broken).unwrap_or_default() {
         let quota = region.integer("quota", 0, UNITS_MAX, broken);

@@ -10,9 +10,9 @@ use super::call::Call;
 use super::fields::Broken;
 use super::front::Front;
 use super::holds::sound;
-use super::items::read_regions;
 use super::operation;
 use super::problem::{Failure, Stamp, not_found, validation};
+use super::region_change;
 use super::spread::{self, Standing, choose_shards, places_of};
 use super::steps;
 use super::wire;
@@ -213,10 +213,18 @@ pub(crate) async fn put(front: &Front, call: &Call) -> Result<Response, Failure>
     if !fields.has("regions") {
         broken.add("regions", "is required");
     }
-    let regions = read_regions(&mut fields, &mut broken);
+    let changes = region_change::read(&mut fields, &mut broken);
     fields.end(&mut broken);
-    let regions = sound(Some(regions), broken)?;
+    let changes = sound(Some(changes), broken)?;
     let seen = Seen::read(front, call, &name, Consistency::Leader).await?;
+    // What stays as it is is what the caller has read, not what has become of it since.
+    if region_change::leaves_out(&changes) && if_revision != seen.item.revision {
+        let refusal = Refusal::RevisionMismatch { revision: seen.item.revision };
+        return Err(super::problem::refusal(refusal).into());
+    }
+    let mut broken = Broken::default();
+    let regions = region_change::complete(changes, &seen.item.regions, &mut broken);
+    let regions = sound(Some(regions), broken)?;
     let shards = new_shards(front, &seen.item, &regions)?;
     if if_revision == seen.item.revision {
         seen.quotas_cover(&regions)?;

@@ -25,12 +25,14 @@ mod operation;
 mod pages;
 mod problem;
 mod receipts;
+mod region_change;
 mod route;
 mod serve;
 mod spread;
 mod steps;
 mod stock;
 mod trouble;
+mod watched;
 mod wire;
 
 pub use front::{Front, empty_handler_router, router};

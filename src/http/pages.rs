@@ -67,7 +67,7 @@ pub fn page(kind: ProblemKind) -> String {
 }
 
 /// What each kind means, what was done, and what to do next; [`page`] breaks the lines.
-const WORDS: [(ProblemKind, &str); 31] = [
+const WORDS: [(ProblemKind, &str); 32] = [
     (
         ProblemKind::Malformed,
         "The request cannot be read: a header, the path, the query or the body breaks a rule \
@@ -79,8 +79,10 @@ const WORDS: [(ProblemKind, &str); 31] = [
     (
         ProblemKind::KeyMissing,
         "A call that changes holds or stock carries the header `Idempotency-Key` (in a batch, \
-         the member `key`). Take a fresh key for each decision and send the same one on every \
-         retry of it: then a retry never takes a second unit. Nothing was done.",
+         the member `key`; of a void, the path). What its own words make safe to repeat takes \
+         none and does not read one: PUT and DELETE, and pause, resume and close. Take a fresh \
+         key for each decision and send the same one on every retry of it: then a retry never \
+         takes a second unit. Nothing was done.",
     ),
     (
         ProblemKind::NotFound,
@@ -194,6 +196,11 @@ const WORDS: [(ProblemKind, &str); 31] = [
     (
         ProblemKind::PreconditionRequired,
         "An absolute change needs `If-Match` with the `ETag` of the item as it was read.",
+    ),
+    (
+        ProblemKind::HeadTooLarge,
+        "The request line and its headers are together at most 32 KiB, in at most 100 lines. \
+         Nothing was done, and the connection is closed.",
     ),
     (
         ProblemKind::Internal,

@@ -199,6 +199,7 @@ fn retry_after(problem: &Problem) -> Option<u64> {
         | ProblemKind::KeyReused
         | ProblemKind::ExtendBudgetSpent
         | ProblemKind::PreconditionRequired
+        | ProblemKind::HeadTooLarge
         | ProblemKind::Internal
         | ProblemKind::NotImplemented
         | ProblemKind::DeadlinePassed => None,
@@ -303,10 +304,9 @@ pub(crate) fn refusal(refused: Refusal) -> Problem {
             available_hint: Some(available),
             ..Problem::new(
                 K::InsufficientStock,
-                format!(
-                    "{available} units are available now, fewer than asked for, or stock is on its \
-                     way. Ask for fewer, or retry with the same key."
-                ),
+                units_are(available)
+                    + " available now, fewer than asked for, or stock is on its way. Ask for \
+                       fewer, or retry with the same key.",
             )
         },
         Refusal::BuyerLimit { limit, held, sold } => Problem {
@@ -385,8 +385,8 @@ fn administrative(refused: Refusal) -> Problem {
             ..Problem::new(
                 K::StockCommitted,
                 format!(
-                    "{needed} units would have to be available and {available} are: {held} are \
-                     held, {sold} sold. Lower it by less, or wait for holds to end."
+                    "Units that would have to be available: {needed}. Available: {available}, \
+                     held: {held}, sold: {sold}. Lower it by less, or wait for holds to end."
                 ),
             )
         },
@@ -395,7 +395,8 @@ fn administrative(refused: Refusal) -> Problem {
             ..Problem::new(
                 K::StockCommitted,
                 format!(
-                    "{held} units are held. Close the item, and delete it when they have ended."
+                    "{} held. Close the item, and delete it when nothing is held any more.",
+                    units_are(held)
                 ),
             )
         },
@@ -450,6 +451,10 @@ pub(crate) fn not_found(what: &str) -> Problem {
 fn speaks_of_its_field(rule: &str) -> bool {
     let first = rule.split(' ').next().unwrap_or_default();
     matches!(first, "is" | "has" | "must" | "cannot" | "neither")
+}
+
+fn units_are(units: u64) -> String {
+    if units == 1 { "1 unit is".to_owned() } else { format!("{units} units are") }
 }
 
 fn times(n: u32) -> String {

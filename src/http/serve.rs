@@ -3,20 +3,20 @@
 //! It promises: a client that is silent, dribbles a head, or does not read its answer is closed
 //! within twice the limit that it broke; an idle connection within its own limit; a message whose
 //! length is ambiguous, or that does not name its host as RFC 9112 demands, is answered 400 and
-//! closed; a request that may change something runs to its
-//! end once it was sent whole, whether or not its client still listens; a client that has only
-//! ended its own sending reads its answer; a stop answers what is in flight, and is over after
-//! [`Limits::drain_max`]. (A dribbled body is the business of the calls, which also run
-//! without this file.) hyper's own header timeout is not used: it re-arms a timer for every request
-//! and knows no difference between a slow head and an idle connection.
+//! closed; what cannot be read as a request is answered with a problem too (`watched.rs`); a
+//! request that may change something runs to its end once it was sent whole, whether or not its
+//! client still listens; a client that has only ended its own sending reads its answer; a stop
+//! answers what is in flight, and is over after [`Limits::drain_max`]. (A dribbled body is the
+//! business of the calls, which also run without this file.) hyper's own header timeout is not
+//! used: it re-arms a timer for every request and knows no difference between a slow head and an
+//! idle connection.
 
 use std::future::Future;
 use std::io;
 use std::net::TcpListener;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
@@ -26,7 +26,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tower::Service;
@@ -35,6 +35,7 @@ use super::Limits;
 pub use super::count::Connections;
 use super::count::Place;
 use super::problem::Failure;
+use super::watched::Watched;
 use crate::api::{Problem, ProblemKind};
 use crate::runtime::{self, Instant};
 
@@ -136,17 +137,21 @@ async fn turn_away(mut stream: TcpStream) {
         "This node has as many connections as it takes; nothing was taken. Use fewer connections, \
          or another node, and retry with the same key.",
     );
-    let body = serde_json::to_string(&problem).unwrap_or_default();
-    let head = format!(
-        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\n\
-         retry-after: 1\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
-        body.len()
-    );
-    let _ = stream.write_all(format!("{head}{body}").as_bytes()).await;
+    let _ =
+        stream.write_all(&last_words(&problem, "Service Unavailable", "retry-after: 1\r\n")).await;
     let _ = stream.shutdown().await;
     // Closing with unread bytes would reset the connection and lose the answer.
     let mut rest = [0u8; 1_024];
     while matches!(stream.read(&mut rest).await, Ok(n) if n > 0) {}
+}
+
+/// A whole response that tells of a problem and closes the connection.
+pub(super) fn last_words(problem: &Problem, reason: &str, more: &str) -> Vec<u8> {
+    let body = serde_json::to_string(problem).unwrap_or_default();
+    let (status, length) = (problem.status, body.len());
+    let kind = "content-type: application/problem+json\r\n";
+    let head = format!("HTTP/1.1 {status} {reason}\r\n{kind}{more}connection: close\r\n");
+    format!("{head}content-length: {length}\r\n\r\n{body}").into_bytes()
 }
 
 async fn connection(
@@ -158,7 +163,7 @@ async fn connection(
 ) {
     let _ = stream.set_nodelay(true);
     let pulse = Arc::new(Pulse::new());
-    let io = TokioIo::new(Watched { stream, pulse: pulse.clone() });
+    let io = TokioIo::new(Watched::new(stream, pulse.clone(), limits.head_bytes_max));
     let service = {
         let stay = Arc::new(Stay { _place: place, told: told.clone() });
         let pulse = pulse.clone();
@@ -280,7 +285,7 @@ fn changes(method: &Method) -> bool {
 }
 
 /// What a connection last did.
-struct Pulse {
+pub(super) struct Pulse {
     born: Instant,
     in_flight: AtomicU32,
     requests: AtomicU64,
@@ -311,7 +316,7 @@ impl Pulse {
         u64::try_from(ms).unwrap_or(u64::MAX).max(1)
     }
 
-    fn read(&self, bytes: &[u8]) {
+    pub(super) fn read(&self, bytes: &[u8]) {
         if self.in_flight.load(Ordering::Relaxed) == 0
             && self.head_since.load(Ordering::Relaxed) == 0
         {
@@ -335,7 +340,7 @@ impl Pulse {
         self.idle_since.store(self.now(), Ordering::Relaxed);
     }
 
-    fn wrote(&self, blocked: bool) {
+    pub(super) fn wrote(&self, blocked: bool) {
         if !blocked {
             self.write_blocked_since.store(0, Ordering::Relaxed);
         } else if self.write_blocked_since.load(Ordering::Relaxed) == 0 {
@@ -391,60 +396,4 @@ fn names_a_length(bytes: &[u8]) -> bool {
             .and_then(|from| bytes.get(from..from + NAME.len()))
             .is_some_and(|name| name.eq_ignore_ascii_case(NAME))
     })
-}
-
-/// A socket that tells its pulse.
-struct Watched {
-    stream: TcpStream,
-    pulse: Arc<Pulse>,
-}
-
-impl AsyncRead for Watched {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        let polled = Pin::new(&mut self.stream).poll_read(cx, buffer);
-        let fresh = &buffer.filled()[before..];
-        if !fresh.is_empty() {
-            self.pulse.read(fresh);
-        }
-        polled
-    }
-}
-
-impl AsyncWrite for Watched {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let polled = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.pulse.wrote(polled.is_pending());
-        polled
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        parts: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let polled = Pin::new(&mut self.stream).poll_write_vectored(cx, parts);
-        self.pulse.wrote(polled.is_pending());
-        polled
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
 }

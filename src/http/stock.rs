@@ -299,7 +299,7 @@ impl AuditSums {
         let in_all = wide(available) + wide(held) + wide(sold) + in_transit;
         if in_all != wide(total) {
             broken
-                .push(format!("the item: {in_all} units are accounted for, the total is {total}"));
+                .push(format!("the item: units accounted for are {in_all}, the total is {total}"));
         }
         // A unit that travelled between two reads may have been seen twice: then R was seen before
         // its S.

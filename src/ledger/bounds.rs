@@ -126,3 +126,8 @@ pub(super) fn definition(definition: &Definition) -> Decided<()> {
     }
     Ok(())
 }
+
+/// A number of units in words.
+pub(super) fn units_in_words(units: u64) -> String {
+    if units == 1 { "1 unit".to_owned() } else { format!("{units} units") }
+}

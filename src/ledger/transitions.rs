@@ -7,7 +7,7 @@
 //! changes nothing but its receipt, which it leaves as long as the returns of that hold find room.
 
 use super::answer::{Answer, HoldView, PauseReason, Refusal};
-use super::bounds::{self, Decided, invalid, refuse};
+use super::bounds::{self, Decided, invalid, refuse, units_in_words};
 use super::bucket::Bucket;
 use super::command::{Confirm, Extend, Mode, Release, Return};
 use super::hold::HoldId;
@@ -228,7 +228,8 @@ impl Ledger {
         let grant = match standing {
             Standing::Sold => {
                 if confirm.quantity.is_some_and(|asked| asked != record.confirmed) {
-                    let rule = format!("the hold is confirmed for {} units", record.confirmed);
+                    let rule =
+                        format!("the hold is confirmed for {}", units_in_words(record.confirmed));
                     return invalid("quantity", &rule);
                 }
                 return self.leave_receipt(&hold, operation);
@@ -238,7 +239,7 @@ impl Ledger {
             }
             Standing::Expired if !confirm.reacquire => return self.ended(&hold, standing),
             Standing::Expired | Standing::Held if units > record.quantity => {
-                let rule = format!("the hold is for {} units", record.quantity);
+                let rule = format!("the hold is for {}", units_in_words(record.quantity));
                 return invalid("quantity", &rule);
             }
             Standing::Held => {
@@ -285,7 +286,11 @@ impl Ledger {
         }
         let units = returned.quantity.unwrap_or(record.sold);
         if units > record.sold {
-            return invalid("quantity", &format!("only {} units are sold", record.sold));
+            let sold = match record.sold {
+                1 => "only 1 unit is sold".to_owned(),
+                sold => format!("only {sold} units are sold"),
+            };
+            return invalid("quantity", &sold);
         }
         if units < record.sold && record.operations().len() >= OPERATIONS_MAX {
             return invalid("key", "a hold keeps at most 40 receipts: return all that is left");

@@ -56,16 +56,20 @@ pub(crate) async fn forward(
         },
         Err(error) => {
             tracing::debug!(%error, "a forwarded question was not answered");
-            match error {
-                PeerError::NotSent(_)
-                | PeerError::Refused(_)
-                | PeerError::Deadline { sent: false } => {
-                    all(Outcome::Paused(PauseReason::QuorumLost))
-                }
-                PeerError::TooLarge { .. } => all(Outcome::Overloaded),
-                PeerError::Unknown(_) | PeerError::Deadline { sent: true } => all(Outcome::Unknown),
-            }
+            all(of_failure(&error))
         }
+    }
+}
+
+/// What a question is answered that did not come back: "nothing was taken" only where the other
+/// node certainly has not got it.
+fn of_failure(error: &PeerError) -> Outcome {
+    match error {
+        PeerError::NotSent(_) | PeerError::Refused(_) | PeerError::Deadline { sent: false } => {
+            Outcome::Paused(PauseReason::QuorumLost)
+        }
+        PeerError::TooLarge { .. } => Outcome::Overloaded,
+        PeerError::Unknown(_) | PeerError::Deadline { sent: true } => Outcome::Unknown,
     }
 }
 
@@ -119,5 +123,26 @@ impl Conversation for ForwardConversation {
                 }
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Trap "unknown, then refused": an attempt that may have arrived is over for its forwarder.
+    #[test]
+    fn attempt_that_may_have_arrived_is_unknown_and_never_told_as_not_taken() {
+        let lost = || "the connection broke".to_owned();
+        for error in [PeerError::Unknown(lost()), PeerError::Deadline { sent: true }] {
+            assert_eq!(of_failure(&error), Outcome::Unknown, "{error}");
+            assert!(!error.is_definite(), "{error}");
+        }
+        let large = PeerError::TooLarge { bytes: 2, limit: 1 };
+        let unsent = PeerError::Deadline { sent: false };
+        for error in [PeerError::NotSent(lost()), PeerError::Refused(lost()), unsent, large] {
+            assert_ne!(of_failure(&error), Outcome::Unknown, "{error}");
+            assert!(error.is_definite(), "{error}");
+        }
     }
 }

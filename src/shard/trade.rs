@@ -306,15 +306,44 @@ fn lack_of(layout: &Layout, own: &Level, one: &Level) -> Option<u64> {
 /// The next send of a spreading: to whom, and how much that one has never been sent of its share.
 /// `None` when it is done.
 fn next_share(layout: &Layout, own: &Level) -> Option<(BucketId, u64)> {
-    let share = |bucket: BucketId| share_of(layout, bucket);
-    let missing = layout.buckets().iter().filter(|place| place.bucket != own.bucket);
-    let missing = missing.filter_map(|place| {
+    let others = layout.buckets().iter().filter(|place| place.bucket != own.bucket);
+    let missing = others.filter_map(|place| {
         let sent = pair_of(own, place.bucket).sent;
-        let missing = share(place.bucket)?.saturating_sub(sent);
-        (missing > 0).then_some((missing, place.bucket))
+        Some(Missing {
+            of_floor: floor_at(layout, place.bucket).saturating_sub(sent),
+            of_share: share_of(layout, place.bucket)?.saturating_sub(sent),
+            bucket: place.bucket,
+        })
     });
-    let (missing, bucket) = missing.max_by_key(|(missing, _)| *missing)?;
-    Some((bucket, missing))
+    most_needed(missing)
+}
+
+/// What a bucket was never sent.
+#[derive(Debug, Clone, Copy)]
+struct Missing {
+    of_floor: u64,
+    of_share: u64,
+    bucket: BucketId,
+}
+
+/// Floors before shares: until its units are there, a region's floor keeps nothing from the buyers
+/// of bucket 0.
+fn most_needed(all: impl Iterator<Item = Missing>) -> Option<(BucketId, u64)> {
+    let lacks = all.filter(|missing| missing.of_share > 0);
+    let next = lacks.max_by_key(|missing| (missing.of_floor, missing.of_share))?;
+    let floor_first = if next.of_floor > 0 { next.of_floor } else { next.of_share };
+    Some((next.bucket, floor_first.min(next.of_share)))
+}
+
+/// The floor that is granted to a bucket: to its region's first one.
+fn floor_at(layout: &Layout, bucket: BucketId) -> u64 {
+    let Some(region) = layout.region_of(bucket) else { return 0 };
+    let first = layout.buckets().iter().find(|place| place.region == region);
+    let info = layout.view().region_list.iter().find(|info| info.ordinal == region);
+    match (first, info) {
+        (Some(first), Some(info)) if first.bucket == bucket => info.floor,
+        (Some(_) | None, Some(_) | None) => 0,
+    }
 }
 
 /// What a bucket has of its region's quota.
@@ -352,6 +381,20 @@ fn part_of(quota: u64, floor: u64, count: u64, at: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn spreading_sends_every_floor_before_it_fills_the_shares() {
+        let missing = |bucket, of_floor, of_share| {
+            let bucket = BucketId(bucket);
+            Missing { of_floor, of_share, bucket }
+        };
+        let next = |all: &[Missing]| most_needed(all.iter().copied());
+        let all = [missing(1, 0, 90), missing(2, 4, 10), missing(3, 6, 6)];
+        assert_eq!(next(&all), Some((BucketId(3), 6)));
+        assert_eq!(next(&all[..2]), Some((BucketId(2), 4)), "of its share only the floor first");
+        assert_eq!(next(&all[..1]), Some((BucketId(1), 90)));
+        assert_eq!(next(&[missing(1, 0, 0)]), None);
+    }
 
     #[test]
     fn parts_of_a_quota_are_even_unless_the_first_bucket_needs_more_for_the_floor() {
