@@ -117,6 +117,10 @@ impl LayoutVerb {
                 let sent = client.send(Method::POST, &tail, Some(&body), Some(&key), within).await;
                 let moved = sent?.body;
                 voice.data(&moved, || members(&moved));
+                voice.say(&format!(
+                    "bucket {from} gave {quantity} to bucket {to} once under the key {key}; `sent` \
+                     and `accepted` are all that ever went that way"
+                ));
                 Ok(())
             }
             LayoutVerb::Regions { item, set, dry_run, if_match } => {

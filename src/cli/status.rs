@@ -35,6 +35,17 @@ impl Status {
         let client = reach.impatient_client()?;
         let voice = reach.voice();
         let mut cluster = client.get("/admin/v1/cluster").await?.body;
+        // One that takes no part tells less than any other that was named.
+        for url in reach.url.iter().filter(|_| reach.url.len() > 1) {
+            if takes_part(&cluster) {
+                break;
+            }
+            let mut config = reach.config_of(std::slice::from_ref(url));
+            config.unreachable_within = OTHERS_WITHIN;
+            if let Ok(answered) = Client::new(config)?.get("/admin/v1/cluster").await {
+                cluster = answered.body;
+            }
+        }
         let views = views_of_all(&reach, &cluster).await;
         let troubles = all_troubles(&cluster, &views);
         if let Some(members) = cluster.as_object_mut() {
@@ -320,6 +331,10 @@ fn number(value: &Value, name: &str) -> Option<u64> {
     value.get(name).and_then(Value::as_u64)
 }
 
+fn takes_part(cluster: &Value) -> bool {
+    !is_absent(cluster.get("cluster_id")) && is_absent(cluster.get("stopped"))
+}
+
 fn is_absent(value: Option<&Value>) -> bool {
     matches!(value, None | Some(Value::Null | Value::Bool(false)))
 }
@@ -342,6 +357,14 @@ mod tests {
                      "sync_p50_us": 310},
             "troubles": [{"severity": "warning", "what": "w", "why": "y", "act": "a"}]
         })
+    }
+
+    #[test]
+    fn node_that_was_removed_or_is_empty_tells_less_than_another_that_was_named() {
+        let serving = json!({"cluster_id": "cb63", "stopped": null});
+        let removed = json!({"cluster_id": "cb63", "stopped": "node 4 was removed"});
+        let empty = json!({"cluster_id": null, "stopped": null});
+        assert_eq!([serving, removed, empty].map(|one| takes_part(&one)), [true, false, false]);
     }
 
     #[test]

@@ -160,6 +160,9 @@ impl Ledger {
         };
         // What the whole bucket has under way is bounded, not each pair: that is what a partition
         // can strand.
+        if send.quantity > send.bound {
+            return refused("that is more than may be in transit at once");
+        }
         let others = in_transit(bucket).saturating_sub(pair.sent.saturating_sub(pair.acked));
         if others.saturating_add(sent.saturating_sub(acked)) > send.bound {
             return refused("too much is in transit");

@@ -23,7 +23,9 @@ pub(super) async fn announce(office: Weak<Office>) {
         let line = match (&status.cluster_id, &status.stopped) {
             (Some(cluster), None) => Some(format!("node {} of cluster {cluster}", status.node)),
             (None, None) => {
-                Some("empty: waiting for `holdfast cluster init --nodes URL,URL,URL`".to_owned())
+                let words = "empty: waiting to be let in (`--join`), or for `holdfast cluster init \
+                             --nodes URL,URL,URL`";
+                Some(words.to_owned())
             }
             // It starts, or whoever ended its part has said why.
             (_, Some(_)) => None,

@@ -256,9 +256,13 @@ impl World {
         if machine.lost.load(Ordering::Relaxed) {
             return false;
         }
-        let files: Vec<_> = machine
-            .disk
-            .files()
+        let files = machine.disk.files();
+        // A machine on its way in has nothing of a member's. It says so when what it notes of its
+        // way is damaged, and waits for an operator to empty it.
+        if !files.iter().any(|path| path.ends_with("identity")) {
+            return false;
+        }
+        let files: Vec<_> = files
             .into_iter()
             .map(|path| (machine.disk.contents(&path).unwrap_or_default().len(), path))
             .filter(|(length, _)| *length > 0)
