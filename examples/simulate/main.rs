@@ -83,6 +83,9 @@ struct Replay {
     /// Print the verdict as JSON.
     #[arg(long)]
     json: bool,
+    /// Tell on standard error what the nodes log, as they log it: `info`, `debug`, or a filter.
+    #[arg(long, value_name = "FILTER")]
+    log: Option<String>,
 }
 
 #[derive(Args)]
@@ -131,6 +134,11 @@ fn to_json<T: serde::Serialize>(value: &T) -> String {
 
 impl Replay {
     fn run(self) -> bool {
+        if let Some(filter) = &self.log {
+            // What it tells has no time: that of this process is not the nodes'.
+            let format = tracing_subscriber::fmt().without_time().with_writer(std::io::stderr);
+            format.with_env_filter(filter).with_ansi(false).init();
+        }
         let all = |keep: Option<Keep>| keep.unwrap_or_default();
         let cut = Cut {
             faults: all(self.faults),

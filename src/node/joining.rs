@@ -180,9 +180,13 @@ impl Office {
     ) -> Result<(), String> {
         let _one = self.changing.lock().await;
         let cluster_id = uuid_bytes(&offer.cluster_id).ok_or("the answer has no cluster id")?;
-        let is_empty = matches!(&*self.phase.lock(), Phase::Empty);
-        if is_empty {
-            self.make_identity(cluster_id, offer, log_uuid)?;
+        let adopted = match &*self.phase.lock() {
+            Phase::Adopted { identity, .. } => Some((identity.node, identity.cluster_id)),
+            Phase::Empty | Phase::Running(_) | Phase::Stopped(_) => None,
+        };
+        match adopted {
+            None => drop(self.make_identity(cluster_id, offer, log_uuid)?),
+            Some(own) => is_admitted(own, (offer.node, cluster_id))?,
         }
         self.keep_members(&members)
             .map_err(|error| format!("the members cannot be kept: {error}"))?;
@@ -191,10 +195,37 @@ impl Office {
     }
 }
 
+/// Compares what a machine was adopted as with what it is let in as.
+fn is_admitted(own: (NodeId, [u8; 16]), admitted: (NodeId, [u8; 16])) -> Result<(), String> {
+    if own == admitted {
+        return Ok(());
+    }
+    let say = |(node, cluster): (NodeId, [u8; 16])| {
+        format!("node {node} of cluster {}", uuid_hex(&cluster))
+    };
+    Err(format!(
+        "this machine was told to be {} and is let in as {}: empty its data directory, and start \
+         it again with a new token",
+        say(own),
+        say(admitted)
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::storage::RealDisk;
+
+    /// Simulator seed 140179: it entered as the one and went on as the other.
+    #[test]
+    fn a_machine_that_was_told_to_be_another_node_does_not_enter() {
+        let (mine, other) = ([1; 16], [2; 16]);
+        assert_eq!(is_admitted((NodeId(4), mine), (NodeId(4), mine)), Ok(()));
+        for admitted in [(NodeId(5), mine), (NodeId(4), other)] {
+            let why = is_admitted((NodeId(4), mine), admitted).expect_err("not the same");
+            assert!(why.contains("empty its data directory"), "{why}");
+        }
+    }
 
     #[test]
     fn a_machine_asks_again_under_the_log_that_it_drew_first() {

@@ -124,6 +124,7 @@ pub(crate) fn heal(world: &Arc<World>) {
         machine.disk.set_sync_delay(world.plan.sync);
         machine.disk.set_hung(false);
         machine.disk.set_capacity(None);
+        machine.pages.iter().for_each(|pages| pages.heal());
         machine.offset_ms.store(0, Ordering::Relaxed);
         if let Some(life) = world.life(at) {
             life.go_on();

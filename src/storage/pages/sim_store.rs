@@ -114,6 +114,11 @@ impl SimPages {
         self.state.lock().fault = Some((calls, kind));
     }
 
+    /// No call is to fail any more.
+    pub fn heal(&self) {
+        self.state.lock().fault = None;
+    }
+
     /// Tells whether a call is still to fail.
     pub fn is_to_fail(&self) -> bool {
         self.state.lock().fault.is_some()
