@@ -46,6 +46,11 @@ fn drawn(
     Ok(uuid)
 }
 
+/// Tells whether a join is under way: a machine with a token is told by nobody else who it is.
+pub(super) fn is_under_way(disk: &dyn Disk, dir: &Path) -> bool {
+    !matches!(read_if_there(disk, &dir.join(FILE), BYTES_MAX), Ok(None))
+}
+
 /// What the cluster answers.
 #[derive(Debug, serde::Deserialize)]
 struct Admitted {

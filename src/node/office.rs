@@ -9,6 +9,7 @@ use tokio::sync::{Mutex as AsyncMutex, watch};
 
 use super::NodeError;
 use super::adoption;
+use super::joining;
 use super::members;
 use super::parts::Parts;
 use super::roll;
@@ -338,6 +339,12 @@ impl Office {
                     uuid_hex(&identity.cluster_id)
                 ))
             };
+        }
+        if joining::is_under_way(self.parts.disk.as_ref(), &self.dir()) {
+            let words = "this machine was started with --join: the cluster that lets it in says \
+                         which node it is. To make it a node of a new cluster, stop it, empty its \
+                         data directory, and start it without --join";
+            return Err(words.to_owned());
         }
         self.make_identity(cluster_id, offer, (self.parts.random)())
     }

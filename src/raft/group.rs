@@ -175,7 +175,8 @@ impl Group {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
         let id = metrics.vote.is_committed().then(|| metrics.vote.leader_id())?;
-        if id.node_id != metrics.id {
+        // A leader that was restarted finds its vote as it was, and leads nobody.
+        if id.node_id != metrics.id || metrics.state != ServerState::Leader {
             return None;
         }
         let voters = metrics.membership_config.membership();
