@@ -13,14 +13,12 @@ use std::sync::atomic::AtomicI64;
 use std::time::{Duration, Instant};
 
 use holdfast::config::Config;
-use holdfast::ledger::{
-    Command, Define, Definition, HoldRules, ItemName, NodeId, Settings, ShardId,
-};
+use holdfast::ledger::{Command, Define, Definition, HoldRules, ItemName, NodeId, ShardId};
 use holdfast::node::{Counter, Office};
 use holdfast::peer::{Address, Lane, LocalIdentity, Network, PeerId, PeerLimits};
-use holdfast::shard::{Adopt, Consistency, Desk, Hop, MemberSpec, Outcome, Question, Request};
+use holdfast::shard::{Consistency, Desk, Hop, MemberSpec, Outcome, Question, Request};
 use holdfast::storage::RealDisk;
-use node_parts::{adopt, eventually, free_address, parts, spawner};
+use node_parts::{adopt, eventually, free_address, offer, parts, spawner};
 use tempfile::TempDir;
 
 /// A node's directory and configuration, which outlive its runs.
@@ -186,16 +184,7 @@ async fn machine_that_asks_to_be_let_in_takes_no_other_word_of_who_it_is() {
     let place = Place::new();
     let desk = place.open().await;
     assert!(desk.0.claim("hfj-1-00").expect("an empty machine may ask").is_some());
-    let settings = Settings {
-        shards: 1,
-        tag_key: [7; 16],
-        slots: 16,
-        sweep_max: 512,
-        receipt_retention_ms: 86_400_000,
-        sold_retention_ms: 86_400_000,
-    };
-    let offer = Adopt { cluster_id: "c1".repeat(16), node: NodeId(4), settings };
-    let refused = desk.adopt(offer).await.expect_err("the cluster says which node it is");
+    let refused = desk.adopt(offer("c1", 4)).await.expect_err("the cluster says which node it is");
     assert!(
         refused.contains("--join") && refused.contains("empty its data directory"),
         "{refused}"

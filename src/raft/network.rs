@@ -47,8 +47,9 @@ pub(super) mod kind {
     pub(in crate::raft) const ACCUSE: u16 = 11;
 }
 
-/// A request with this many entries, or bytes, is one of many that a peer is behind.
-const FULL_ENTRIES: usize = 300;
+/// The most entries of one append. One with so many, or with so many bytes, is one of many that a
+/// peer is behind.
+pub(super) const APPEND_ENTRIES_MAX: u16 = 300;
 const FULL_BYTES: usize = 512 << 10;
 
 /// Appends under way on one connection.
@@ -204,7 +205,6 @@ impl RaftNetworkV2<TypeConfig> for Client {
             appended: self.appended.clone(),
             pace: self.pace.clone(),
             stride: None,
-            reached: 0,
             approach: Approach::default(),
             rest: None,
             option,
@@ -315,10 +315,8 @@ struct Appends<S> {
     link: Link,
     appended: Appended,
     pace: Pace,
-    /// The full request to a learner that is under way.
-    stride: Option<Stride>,
-    /// The index that it went up to.
-    reached: u64,
+    /// The full request to a learner that is under way, and the index that it goes up to.
+    stride: Option<(Stride, u64)>,
     approach: Approach,
     rest: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     option: RPCOption,
@@ -365,13 +363,14 @@ impl<S> Appends<S> {
     fn send(&mut self, request: &AppendEntriesRequest<TypeConfig>) -> RpcResult<()> {
         let deadline = runtime::now() + self.option.hard_ttl();
         let body = encode(request)?;
-        let is_full = request.entries.len() >= FULL_ENTRIES || body.len() >= FULL_BYTES;
+        let is_full =
+            request.entries.len() >= usize::from(APPEND_ENTRIES_MAX) || body.len() >= FULL_BYTES;
         let is_paced = is_full && self.pace.is_learner(self.link.to().node.0);
-        self.stride = is_paced.then(|| self.pace.begin());
+        let stride = is_paced.then(|| self.pace.begin());
         let answer = self.link.send(kind::APPEND, body, deadline);
         let last = request.entries.last().map(|entry| entry.log_id).or(request.prev_log_id);
         let last = last.map_or(0, |last| last.index());
-        self.reached = last;
+        self.stride = stride.map(|stride| (stride, last));
         self.sent.push_back(Sent { last, answer, result: None });
         Ok(())
     }
@@ -391,13 +390,13 @@ impl<S> Appends<S> {
     /// Tells whether a learner's full request is under way or its rest not over; if it rests, `cx`
     /// is woken when that is over.
     fn is_resting(&mut self, cx: &mut Context<'_>) -> bool {
-        if let Some(stride) = self.stride {
+        if let Some((stride, reached)) = self.stride {
             if !self.sent.is_empty() {
                 return true;
             }
             self.stride = None;
             let rest = self.pace.rest_after(stride);
-            if self.approach.comes_nearer(self.appended.beyond(self.reached)) && !rest.is_zero() {
+            if self.approach.comes_nearer(self.appended.beyond(reached)) && !rest.is_zero() {
                 self.rest = Some(Box::pin(runtime::sleep(rest)));
             }
         }

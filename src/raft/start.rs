@@ -20,7 +20,7 @@ use super::fetch::fetch;
 use super::group::{Group, Origin};
 use super::log_store::LogStore;
 use super::machine::Machine;
-use super::network::{PeerBook, Peers};
+use super::network::{APPEND_ENTRIES_MAX, PeerBook, Peers};
 use super::pace::Pace;
 use super::replica::Replica;
 use super::snapshot::membership_of;
@@ -176,7 +176,7 @@ fn config(options: &StartOptions) -> Result<Config, String> {
         election_timeout_min: ms(options.election_min),
         election_timeout_max: ms(options.election_max),
         install_snapshot_timeout: ms(options.chunk_timeout),
-        max_payload_entries: 300,
+        max_payload_entries: APPEND_ENTRIES_MAX.into(),
         snapshot_policy: SnapshotPolicy::Never,
         max_in_snapshot_log_to_keep: u64::MAX,
         purge_batch_size: 256,

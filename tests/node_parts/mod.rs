@@ -50,8 +50,8 @@ pub(crate) fn free_address() -> SocketAddr {
     bound.expect("a free port").local_addr().expect("bound")
 }
 
-/// Gives an empty node an identity in a cluster of one shard, whose id is `cluster` 16 times.
-pub(crate) async fn adopt(desk: &Counter, cluster: &str, node: u64) -> MemberSpec {
+/// What an empty node is told to be in a cluster of one shard, whose id is `cluster` 16 times.
+pub(crate) fn offer(cluster: &str, node: u64) -> Adopt {
     let settings = Settings {
         shards: 1,
         tag_key: [7; 16],
@@ -60,8 +60,12 @@ pub(crate) async fn adopt(desk: &Counter, cluster: &str, node: u64) -> MemberSpe
         receipt_retention_ms: 86_400_000,
         sold_retention_ms: 86_400_000,
     };
-    let offer = Adopt { cluster_id: cluster.repeat(16), node: NodeId(node), settings };
-    let adopted = desk.adopt(offer).await.expect("it takes an identity");
+    Adopt { cluster_id: cluster.repeat(16), node: NodeId(node), settings }
+}
+
+/// Gives an empty node that identity.
+pub(crate) async fn adopt(desk: &Counter, cluster: &str, node: u64) -> MemberSpec {
+    let adopted = desk.adopt(offer(cluster, node)).await.expect("it takes an identity");
     MemberSpec {
         node: NodeId(node),
         log_uuid: adopted.log_uuid,

@@ -287,6 +287,14 @@ impl Router {
         futures_util::future::join_all(asked).await.into_iter().flatten().collect()
     }
 
+    async fn ask_reports(
+        self: &Arc<Router>,
+        of: impl IntoIterator<Item = MemberSpec>,
+    ) -> BTreeMap<NodeId, NodeReport> {
+        let report = |told| if let Errands::Report(report) = told { Some(report) } else { None };
+        self.ask_all(of, Errand::Report, report).await
+    }
+
     fn others(&self) -> impl Iterator<Item = MemberSpec> + use<> {
         let own = self.own();
         self.members().into_iter().filter(move |member| member.node != own)
@@ -294,8 +302,7 @@ impl Router {
 
     /// Asks every node of a roster how its replicas are.
     pub async fn look_at(self: &Arc<Router>, roster: Roster) -> Sight {
-        let report = |told| if let Errands::Report(report) = told { Some(report) } else { None };
-        let told = self.ask_all(present(&roster), Errand::Report, report).await;
+        let told = self.ask_reports(present(&roster)).await;
         let (schema, reads) = (self.schema_here().0, BTreeMap::new());
         Sight { roster, shards: self.shard_count(), told, schema, reads }
     }
@@ -306,8 +313,7 @@ impl Router {
         self: &Arc<Router>,
         shard: ShardId,
     ) -> Option<NodeId> {
-        let report = |told| if let Errands::Report(report) = told { Some(report) } else { None };
-        let told = self.ask_all(self.members(), Errand::Report, report).await;
+        let told = self.ask_reports(self.members()).await;
         let sight = Sight { told, ..Sight::default() };
         sight.leader(shard).map(|(node, _)| node)
     }

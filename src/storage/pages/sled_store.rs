@@ -39,8 +39,6 @@ const SEGMENT_BYTES: usize = 8 << 20;
 const CACHE_BYTES: u64 = 32 << 20;
 /// How often sled's own thread rolls its buffer and rewrites pages out of sparse segments, in ms.
 const FLUSH_EVERY_MS: u64 = 500;
-/// Bytes of pages after which a database that is being written is synced on the way.
-const SYNC_EVERY_BYTES: u64 = 8 << 20;
 /// How long closing a database may take before it is given up for damaged.
 const CLOSE_WAIT: Duration = Duration::from_secs(60);
 /// The tree that holds the pages; the default tree holds the header.
@@ -181,7 +179,7 @@ impl PageStore for SledPages {
         }
         let open = OpenPages::open(&database, Some(FLUSH_EVERY_MS))
             .map_err(|error| self.named(turn, error))?;
-        Ok(Box::new(SledWriter { open, store: self.clone(), turn, unsynced: 0 }))
+        Ok(Box::new(SledWriter { open, store: self.clone(), turn }))
     }
 
     fn read(&self, turn: Turn) -> Result<Box<dyn PageReader>, PageError> {
@@ -375,14 +373,12 @@ struct SledWriter {
     open: OpenPages,
     store: SledPages,
     turn: Turn,
-    /// Bytes of pages written since the file was synced.
-    unsynced: u64,
 }
 
 impl PageWriter for SledWriter {
     fn write(&mut self, changes: &[PageChange]) -> Result<StepSum, PageError> {
         check_changes(changes)?;
-        let sum = self.open.call(|db, pages| {
+        self.open.call(|db, pages| {
             let mut sum = StepSum::default();
             for (key, value) in changes {
                 // No sled batch: it would take a lock that all databases of the process share,
@@ -397,15 +393,7 @@ impl PageWriter for SledWriter {
             }
             db.flush()?;
             Ok(sum)
-        })?;
-        let written = |(key, value): &PageChange| key.0.len() + value.as_ref().map_or(0, Vec::len);
-        self.unsynced += changes.iter().map(written).sum::<usize>() as u64;
-        if self.unsynced >= SYNC_EVERY_BYTES {
-            // Nothing needs it yet. All at once at the end it would hold up the log's syncs.
-            File::open(self.open.dir.join("db"))?.sync_data()?;
-            self.unsynced = 0;
-        }
-        Ok(sum)
+        })
     }
 
     fn close(mut self: Box<Self>, header: &[u8]) -> Result<(), PageError> {
